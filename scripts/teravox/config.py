@@ -1,0 +1,156 @@
+"""The configuration: checked against its schema, completed with the schema's defaults, and cut into the part each stage reads."""
+
+import copy
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+from teravox.errors import UserError
+
+SCHEMAS = Path(__file__).resolve().parents[2] / "workflow" / "schemas"
+
+# What each stage reads, as dotted keys. A stage is redone when one of these changes, and for no other setting.
+STAGE_SETTINGS = {
+    "ingest": ["channels.name", "labels"],
+    "split": ["split", "on_rejected", "labels"],
+    "resample": ["channels.name", "labels", "resample"],
+    "fingerprint": ["channels.name", "labels"],
+    "shard": ["channels.name", "labels", "shard"],
+    "plan": ["channels.name", "labels", "train"],
+    "train": ["seed", "channels", "labels", "train"],
+    "predict": ["channels", "labels", "train.levels", "train.threads"],
+    "evaluate": ["labels", "regions", "evaluate"],
+    "report": [],
+}
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON schema `config` or `cases`."""
+    return yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text(encoding="utf-8"))
+
+
+def describe(error: jsonschema.ValidationError) -> str:
+    """One line for a schema violation: which key, what was found, what was expected."""
+    where = ".".join(str(part) for part in error.absolute_path)
+    if error.validator == "additionalProperties":
+        known = list(error.schema["properties"])
+        unknown = sorted(set(error.instance) - set(known))[0]
+        close = difflib.get_close_matches(unknown, known, n=1)
+        hint = f", did you mean '{close[0]}'?" if close else f", expected one of {', '.join(known)}"
+        return f"unknown key '{f'{where}.' if where else ''}{unknown}'{hint}"
+    if error.validator == "required":
+        missing = sorted(set(error.validator_value) - set(error.instance))[0]
+        return f"key '{f'{where}.' if where else ''}{missing}' is missing"
+    expected = {
+        "enum": lambda v: f"one of {', '.join(map(str, v))}",
+        "type": lambda v: f"a value of type {v}",
+        "pattern": lambda v: "letters, digits, _ and - only",
+        "minimum": lambda v: f"at least {v}",
+        "exclusiveMinimum": lambda v: f"more than {v}",
+        "maximum": lambda v: f"at most {v}",
+        "exclusiveMaximum": lambda v: f"less than {v}",
+        "minItems": lambda v: f"at least {v} entry",
+        "minLength": lambda v: "a text that is not empty",
+    }.get(str(error.validator), lambda v: f"{error.validator} {v}")(error.validator_value)
+    return f"'{where}' is {error.instance!r}, expected {expected}"
+
+
+def validate(value: Any, name: str, source: str) -> None:
+    """Check a value against a schema. Raises UserError with one line that begins with `source`."""
+    validator = jsonschema.Draft202012Validator(schema(name))
+    errors = sorted(validator.iter_errors(value), key=lambda error: (len(error.absolute_path), str(error.absolute_path)))
+    if errors:
+        raise UserError(f"{source}: {describe(errors[0])}")
+
+
+def _with_defaults(value: Any, part: dict[str, Any]) -> Any:
+    if part.get("type") == "object":
+        value = dict(value)
+        for key, child in part.get("properties", {}).items():
+            if key not in value and "default" in child:
+                value[key] = copy.deepcopy(child["default"])
+            if key in value:
+                value[key] = _with_defaults(value[key], child)
+        return value
+    if part.get("type") == "array":
+        return [_with_defaults(item, part.get("items", {})) for item in value]
+    return value
+
+
+def complete(raw: dict[str, Any], source: str = "configuration") -> dict[str, Any]:
+    """Validate a configuration and fill in the schema's defaults. Raises UserError with one line."""
+    validate(raw, "config", source)
+    config = _with_defaults(raw, schema("config"))
+
+    def unique(key: str, field: str) -> list[Any]:
+        values = [item[field] for item in config[key]]
+        for value in values:
+            if values.count(value) > 1:
+                raise UserError(f"{source}: '{key}' names {field} {value!r} more than once")
+        return values
+
+    names = unique("labels", "name")
+    unique("labels", "value")
+    unique("channels", "name")
+    unique("regions", "name")
+    reserved = {"case", "patient", "label", "set", "image"} & {channel["name"] for channel in config["channels"]}
+    if reserved:
+        raise UserError(f"{source}: 'channels' uses the reserved name {sorted(reserved)[0]!r}; choose another")
+    for region in config["regions"]:
+        if region["name"] in names:
+            raise UserError(f"{source}: region {region['name']!r} has the name of a label; choose another")
+        for label in region["labels"]:
+            if label not in names:
+                raise UserError(f"{source}: region {region['name']!r} unites label {label!r}, expected labels out of {', '.join(names)}")
+    for fold in config["train"]["folds"]:
+        if fold >= config["split"]["folds"]:
+            raise UserError(f"{source}: 'train.folds' names fold {fold}, expected 0 to {config['split']['folds'] - 1} (split.folds)")
+    return config
+
+
+def _pick(config: Any, keys: list[str]) -> Any:
+    head, *rest = keys
+    if isinstance(config, list):
+        return [_pick(item, keys) for item in config]
+    return {head: _pick(config[head], rest) if rest else config[head]}
+
+
+def _merge(into: dict[str, Any], part: dict[str, Any]) -> None:
+    for key, value in part.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def stage_settings(config: dict[str, Any], stage: str) -> dict[str, Any]:
+    """The part of a completed configuration that a stage reads, with the configuration's own nesting."""
+    settings: dict[str, Any] = {}
+    for key in STAGE_SETTINGS[stage]:
+        _merge(settings, copy.deepcopy(_pick(config, key.split("."))))
+    return settings
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read, validate and complete a YAML configuration file. Raises UserError."""
+    try:
+        raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: not readable as YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{path}: found {type(raw).__name__}, expected a mapping of keys to values")
+    return complete(raw, str(path))
+
+
+def documented_keys(part: dict[str, Any] | None = None, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every dotted key of the config schema with its subschema; list items carry `[]`."""
+    for key, child in (part or schema("config")).get("properties", {}).items():
+        yield f"{prefix}{key}", child
+        if child.get("type") == "object":
+            yield from documented_keys(child, f"{prefix}{key}.")
+        elif child.get("type") == "array" and child["items"].get("type") == "object":
+            yield from documented_keys(child["items"], f"{prefix}{key}[].")

@@ -1,0 +1,29 @@
+"""One class for everything that is the user's to mend, and the frame every command runs in."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable
+
+
+class UserError(Exception):
+    """A user's mistake or a bad file. Its text is one line: file, what was found, what was expected, what to do."""
+
+
+class RejectedCase(UserError):
+    """A case whose data cannot be trusted: the run stops or leaves the case out, as `on_rejected` says."""
+
+
+def run_command(function: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> int:
+    """Parse the command line, run `function`, and turn a UserError into one line on standard error and exit status 1.
+
+    SIGTERM becomes an ordinary exit, so that temporary files are removed on the way out.
+    """
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        function(args)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0

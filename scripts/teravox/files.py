@@ -1,0 +1,55 @@
+"""Reading and writing files so that nothing half-written ever stands under a final name."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from teravox.errors import UserError
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; when the block ends well, flush it to disk and rename it to `path`.
+
+    The temporary name keeps the ending of `path`, which many writers choose their format by. On any exception the temporary
+    file is removed and `path` stays as it was.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
+    try:
+        yield temporary
+        with open(temporary, "rb+") as stream:
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def canonical_json(value: Any) -> str:
+    """The one spelling of a JSON value: sorted keys, no spaces, no NaN. Used wherever JSON is compared or hashed."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as readable JSON with sorted keys; NaN and infinity are refused."""
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(value, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_text(path: Path, text: str) -> None:
+    with atomic(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file. Raises UserError when it is missing or not JSON."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing; run the stage that makes it, or snakemake --cores all") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: not readable as JSON ({error}); delete it and run snakemake --cores all") from None

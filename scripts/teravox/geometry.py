@@ -1,0 +1,107 @@
+"""Grids in the world: shapes (x, y, z) and 4x4 affines, RAS+ in mm, as in the NIfTI standard (nifti1.h, method 3).
+
+This is the only module that knows about SimpleITK's conventions: arrays (z, y, x) and LPS world coordinates.
+"""
+
+import nibabel as nib
+import numpy as np
+import SimpleITK as sitk
+
+GRID_ATOL_VOXELS = 1e-3  # two writers' float32 headers of one grid differ by about 1e-5 of a voxel; a real shift is larger
+ORTHOGONAL_ATOL = 1e-3  # cosine between two axes: rounding in headers stays below, a gantry tilt of 0.06 degrees does not
+LPS_FROM_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
+
+
+def spacing_of(affine: np.ndarray) -> np.ndarray:
+    """Edge lengths of a voxel: affine (4, 4) -> (3,) float64, mm, order (x, y, z).
+
+    >>> spacing_of(np.diag([-2.0, 3.0, 4.0, 1.0])).tolist()
+    [2.0, 3.0, 4.0]
+    """
+    return np.linalg.norm(np.asarray(affine, float)[:3, :3], axis=0)
+
+
+def direction_of(affine: np.ndarray) -> np.ndarray:
+    """Unit vectors of the three axes as columns: affine (4, 4) -> (3, 3), RAS+."""
+    return np.asarray(affine, float)[:3, :3] / spacing_of(affine)
+
+
+def voxel_volume_ml(affine: np.ndarray) -> float:
+    """|det| of the affine's 3x3 part in millilitres (1 ml = 1000 mm^3)."""
+    return float(abs(np.linalg.det(np.asarray(affine, float)[:3, :3]))) / 1000
+
+
+def shear_of(affine: np.ndarray) -> float:
+    """Largest |cosine| between two different axes: 0 for an orthogonal grid."""
+    direction = direction_of(affine)
+    return float(np.abs(direction.T @ direction - np.eye(3)).max())
+
+
+def grid_difference(affine: np.ndarray, other: np.ndarray, shape: tuple[int, ...]) -> float:
+    """How far apart two grids of one shape lie: the largest distance between same-index corners, in voxels of `affine`.
+
+    affine, other : (4, 4), RAS+, mm; shape : (x, y, z).
+    """
+    corners = np.array(np.meshgrid(*[[0, n - 1] for n in shape[:3]], indexing="ij")).reshape(3, -1)
+    corners = np.vstack([corners, np.ones(corners.shape[1])])
+    offsets = np.linalg.inv(affine) @ (np.asarray(other, float) @ corners) - corners
+    return float(np.abs(offsets[:3]).max())
+
+
+def canonical_orientation(affine: np.ndarray) -> np.ndarray:
+    """nibabel's orientation array (3, 2) of the axes; `to_canonical` and `from_canonical` apply it and undo it."""
+    return nib.orientations.io_orientation(affine)
+
+
+def to_canonical(array: np.ndarray, affine: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Permute and flip axes so that they run as nearly as possible to R, A, S: no voxel changes. array (x, y, z)."""
+    orientation = canonical_orientation(affine)
+    turned = nib.orientations.apply_orientation(array, orientation)
+    return turned, affine @ nib.orientations.inv_ornt_aff(orientation, array.shape)
+
+
+def from_canonical(array: np.ndarray, orientation: np.ndarray) -> np.ndarray:
+    """Undo `to_canonical`: array (x, y, z) in RAS order -> the axis order and direction described by `orientation`."""
+    identity = np.array([[0, 1], [1, 1], [2, 1]])
+    return nib.orientations.apply_orientation(array, nib.orientations.ornt_transform(identity, orientation))
+
+
+def isotropic_grid(shape: tuple[int, int, int], affine: np.ndarray, spacing_mm: float) -> tuple[tuple[int, int, int], np.ndarray]:
+    """The isotropic grid over the same field of view: own direction kept, the two grids' first voxel corners aligned.
+
+    shape : (x, y, z); affine : (4, 4), RAS+, mm; spacing_mm : edge of the new voxels. Returns (shape, affine). An edge of
+    n voxels of s mm becomes round(n * s / spacing_mm) voxels, halves rounded up, at least 1: the one rounding rule that
+    images and labels share.
+    """
+    old = spacing_of(affine)
+    size = np.maximum(np.floor(np.array(shape[:3]) * old / spacing_mm + 0.5), 1).astype(int)
+    grid = np.eye(4)
+    grid[:3, :3] = direction_of(affine) * spacing_mm
+    first_centre = (affine @ np.array([*(-0.5 + 0.5 * spacing_mm / old), 1.0]))[:3]
+    grid[:3, 3] = first_centre
+    return (int(size[0]), int(size[1]), int(size[2])), grid
+
+
+def sitk_geometry(affine: np.ndarray) -> tuple[list[float], list[float], list[float]]:
+    """(spacing, origin, direction) for SimpleITK, LPS, from an affine (4, 4) in RAS+; the direction is made exactly orthonormal."""
+    lps = LPS_FROM_RAS @ np.asarray(affine, float)
+    u, _, vt = np.linalg.svd(direction_of(lps))
+    return spacing_of(affine).tolist(), lps[:3, 3].tolist(), (u @ vt).ravel().tolist()
+
+
+def to_sitk(array: np.ndarray, affine: np.ndarray) -> sitk.Image:
+    """SimpleITK image of an array (x, y, z) with an affine in RAS+."""
+    image = sitk.GetImageFromArray(np.ascontiguousarray(array.T))
+    spacing, origin, direction = sitk_geometry(affine)
+    image.SetSpacing(spacing)
+    image.SetOrigin(origin)
+    image.SetDirection(direction)
+    return image
+
+
+def from_sitk(image: sitk.Image) -> tuple[np.ndarray, np.ndarray]:
+    """Array (x, y, z) and affine (4, 4) in RAS+ of a 3D SimpleITK image."""
+    lps = np.eye(4)
+    lps[:3, :3] = np.array(image.GetDirection()).reshape(3, 3) * np.array(image.GetSpacing())
+    lps[:3, 3] = image.GetOrigin()
+    return sitk.GetArrayFromImage(image).T, LPS_FROM_RAS @ lps

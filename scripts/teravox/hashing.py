@@ -1,0 +1,45 @@
+"""Content hashes: of a file's bytes, and of what a volume means (voxels and geometry, whatever the file format)."""
+
+from pathlib import Path
+
+import numpy as np
+from blake3 import blake3
+
+CHUNK_BYTES = 1 << 24
+MAP_BYTES = 1 << 20  # a mapping pays from about this size on
+
+
+def file_digest(path: Path) -> str:
+    """BLAKE3 of a file's bytes, as 64 hexadecimal digits."""
+    hasher = blake3()
+    path = Path(path)
+    if path.stat().st_size >= MAP_BYTES:
+        hasher.update_mmap(path)
+    else:
+        hasher.update(path.read_bytes())
+    return hasher.hexdigest()
+
+
+def text_digest(text: str) -> str:
+    """BLAKE3 of a text in UTF-8, as 64 hexadecimal digits."""
+    return blake3(text.encode()).hexdigest()
+
+
+def array_digest(*arrays: np.ndarray) -> str:
+    """BLAKE3 over dtype, shape and values (C order, little-endian) of each array; memory order and file format do not matter.
+
+    Arrays of three and more axes are read plane by plane along their first axis, so a memory-mapped one is never held whole.
+    """
+    hasher = blake3()
+    for array in arrays:
+        little = array.dtype.newbyteorder("<")
+        hasher.update(f"{little.str} {array.shape};".encode())
+        planes = array if array.ndim >= 3 else [array]
+        for plane in planes:
+            hasher.update(np.ascontiguousarray(plane, dtype=little).tobytes())
+    return hasher.hexdigest()
+
+
+def volume_digest(array: np.ndarray, affine: np.ndarray) -> str:
+    """Content hash of a volume: array (x, y, z[, c]) and its 4x4 affine in mm, RAS+, as float64."""
+    return array_digest(array, np.asarray(affine, np.float64))

@@ -1,0 +1,22 @@
+"""Sums over whole volumes that stay right.
+
+TensorFlow's float32 reduction over the spatial axes of a channels-last tensor keeps one accumulator per channel, and an
+accumulator stops growing at 2^24: the mean of ones over [1, 512, 512, 512, 2] comes out as 0.125. Adding up one axis at a
+time keeps every accumulator as short as one edge of the volume.
+"""
+
+import tensorflow as tf
+
+
+def spatial_sum(x: tf.Tensor) -> tf.Tensor:
+    """Sum over depth, height and width, one axis at a time.
+
+    x : (n, d, h, w, c) float32. Returns (n, c) float32.
+    """
+    return tf.reduce_sum(tf.reduce_sum(tf.reduce_sum(x, axis=3), axis=2), axis=1)
+
+
+def spatial_mean(x: tf.Tensor) -> tf.Tensor:
+    """Mean over depth, height and width; x : (n, d, h, w, c) float32. Returns (n, 1, 1, 1, c) float32."""
+    _, depth, height, width, _ = x.shape
+    return (spatial_sum(x) / (float(depth) * height * width))[:, None, None, None, :]

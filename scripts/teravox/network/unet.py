@@ -1,0 +1,94 @@
+"""The 3D U-Net (Cicek et al. 2016, arXiv 1606.06650) with instance norm, as used by nnU-Net's plain encoder."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from teravox.network.norm import instance_norm_leaky_relu
+
+CONVOLUTIONS_PER_BLOCK = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class UNet:
+    """What fixes a network's shape: all of it is recorded with a model.
+
+    channels : number of input channels; classes : number of output classes, background included;
+    filters : width of the first level, doubled at each level up to max_filters; levels : resolutions, the first included.
+    """
+
+    channels: int
+    classes: int
+    filters: int
+    levels: int
+    max_filters: int = 320
+
+    def __post_init__(self) -> None:
+        if min(self.channels, self.classes, self.filters, self.levels) < 1:
+            raise ValueError(f"{self}: every count must be at least 1")
+
+    @property
+    def widths(self) -> list[int]:
+        return [min(self.filters * 2**level, self.max_filters) for level in range(self.levels)]
+
+    @property
+    def multiple(self) -> int:
+        """Edges of an input must be a multiple of this: one halving between two levels."""
+        return int(2 ** (self.levels - 1))
+
+    def convolutions(self) -> list[tuple[str, int, int, int, int]]:
+        """Every convolution as (name, level, kernel edge, inputs, outputs); names begin with the part: e encoder, u up, d decoder."""
+        widths, found = self.widths, []
+        for level, width in enumerate(widths):
+            before = self.channels if level == 0 else widths[level - 1]
+            found += [(f"e{level}_{i}", level, 3, before if i == 0 else width, width) for i in range(CONVOLUTIONS_PER_BLOCK)]
+        for level in reversed(range(self.levels - 1)):
+            found.append((f"u{level}", level, 2, widths[level + 1], widths[level]))
+            found += [
+                (f"d{level}_{i}", level, 3, 2 * widths[level] if i == 0 else widths[level], widths[level]) for i in range(CONVOLUTIONS_PER_BLOCK)
+            ]
+        found.append(("head", 0, 1, widths[0], self.classes))
+        return found
+
+    def initial_weights(self, seed: int) -> dict[str, np.ndarray]:
+        """He-normal kernels (He et al. 2015, arXiv 1502.01852) in TensorFlow's layout, unit gammas, zero betas; seeded by name order."""
+        rng = np.random.default_rng(seed)
+        weights: dict[str, np.ndarray] = {}
+        for name, _, edge, inputs, outputs in self.convolutions():
+            if name.startswith("u"):  # a transposed 2x2x2 convolution of stride 2: each output sees one input voxel
+                shape, fan_in = (edge, edge, edge, outputs, inputs), inputs
+            else:
+                shape, fan_in = (edge, edge, edge, inputs, outputs), inputs * edge**3
+            weights[f"{name}_kernel"] = (rng.standard_normal(shape) * np.sqrt(2 / fan_in)).astype(np.float32)
+            if name == "head":
+                weights["head_bias"] = np.zeros(outputs, np.float32)
+            elif not name.startswith("u"):
+                weights[f"{name}_gamma"] = np.ones(outputs, np.float32)
+                weights[f"{name}_beta"] = np.zeros(outputs, np.float32)
+        return weights
+
+    def __call__(self, weights: dict[str, tf.Variable], x: tf.Tensor) -> tf.Tensor:
+        """x : (n, d, h, w, channels) float32, edges multiples of `multiple`. Returns logits (n, d, h, w, classes) float32."""
+        for edge in x.shape[1:4]:
+            if edge % self.multiple:
+                raise ValueError(f"input shape {tuple(x.shape)}: edges must be multiples of {self.multiple}")
+
+        def block(x: tf.Tensor, name: str) -> tf.Tensor:
+            for i in range(CONVOLUTIONS_PER_BLOCK):
+                raw = tf.nn.conv3d(x, weights[f"{name}_{i}_kernel"], strides=[1] * 5, padding="SAME")
+                x = instance_norm_leaky_relu(raw, weights[f"{name}_{i}_gamma"], weights[f"{name}_{i}_beta"])
+            return x
+
+        skips = []
+        for level in range(self.levels):
+            if level:
+                x = tf.nn.max_pool3d(x, 2, 2, "VALID")
+            x = block(x, f"e{level}")
+            skips.append(x)
+        for level in reversed(range(self.levels - 1)):
+            skip = skips[level]
+            shape = [*skip.shape[:4], self.widths[level]]
+            up = tf.nn.conv3d_transpose(x, weights[f"u{level}_kernel"], shape, [1, 2, 2, 2, 1], "SAME")
+            x = block(tf.concat([up, skip], axis=-1), f"d{level}")
+        return tf.nn.conv3d(x, weights["head_kernel"], [1] * 5, "SAME") + weights["head_bias"]
