@@ -53,12 +53,10 @@ def read_cases(config: dict[str, Any]) -> list[Case]:
         other = patients.setdefault(case.patient, case)
         if other.set != case.set:
             raise UserError(
-                f"{case.row}: patient of case '{case.case}' is in set '{case.set}', but in '{other.set}' in {other.row}; keep a patient's cases in one set"
+                f"{case.row}: the patient is in set '{case.set}' here and in '{other.set}' in {other.row}; keep a patient's cases in one set"
             )
     if config["split"]["test_fraction"] and any(case.set == "test" for case in cases):
-        raise UserError(
-            f"{config['dataset']['path']}: column 'set' names test cases and split.test_fraction is {config['split']['test_fraction']}; use one of the two"
-        )
+        raise UserError(f"{config['dataset']['path']}: column 'set' names test cases, and split.test_fraction is set too; use one of the two")
     return cases
 
 

@@ -36,14 +36,17 @@ def schema(name: str) -> dict[str, Any]:
 def describe(error: jsonschema.ValidationError) -> str:
     """One line for a schema violation: which key, what was found, what was expected."""
     where = ".".join(str(part) for part in error.absolute_path)
+    part: Any = error.schema
+    instance: Any = error.instance
+    limit: Any = error.validator_value
     if error.validator == "additionalProperties":
-        known = list(error.schema["properties"])
-        unknown = sorted(set(error.instance) - set(known))[0]
+        known = list(part["properties"])
+        unknown = sorted(set(instance) - set(known))[0]
         close = difflib.get_close_matches(unknown, known, n=1)
         hint = f", did you mean '{close[0]}'?" if close else f", expected one of {', '.join(known)}"
         return f"unknown key '{f'{where}.' if where else ''}{unknown}'{hint}"
     if error.validator == "required":
-        missing = sorted(set(error.validator_value) - set(error.instance))[0]
+        missing = sorted(set(limit) - set(instance))[0]
         return f"key '{f'{where}.' if where else ''}{missing}' is missing"
     expected = {
         "enum": lambda v: f"one of {', '.join(map(str, v))}",
@@ -55,7 +58,7 @@ def describe(error: jsonschema.ValidationError) -> str:
         "exclusiveMaximum": lambda v: f"less than {v}",
         "minItems": lambda v: f"at least {v} entry",
         "minLength": lambda v: "a text that is not empty",
-    }.get(str(error.validator), lambda v: f"{error.validator} {v}")(error.validator_value)
+    }.get(str(error.validator), lambda v: f"{error.validator} {v}")(limit)
     return f"'{where}' is {error.instance!r}, expected {expected}"
 
 

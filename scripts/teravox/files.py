@@ -22,9 +22,9 @@ def atomic(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
     try:
         yield temporary
-        with open(temporary, "rb+") as stream:
+        with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -1,0 +1,94 @@
+"""Turn the source files of one case into canonical volumes on one grid, with a verdict (case.json)."""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+from teravox import geometry, hashing, manifest, statistics, volumes
+from teravox import ingest as stage
+from teravox.errors import RejectedCase, UserError, run_command
+from teravox.records import Recorder
+
+
+def channel(text: str) -> tuple[str, str]:
+    name, equals, path = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"'{text}', expected NAME=PATH")
+    return name, path
+
+
+def main(args: argparse.Namespace) -> None:
+    recorder = Recorder("ingest", __file__)
+    settings = json.loads(args.settings)
+    images = dict(args.image)
+    sources = {**images, "label": args.label}
+    taken, stats = manifest.take(sources)
+    document = {"case": args.case, "patient": args.patient, "set": args.set, "sources": taken}
+    shutil.rmtree(args.out, ignore_errors=True)
+    args.out.mkdir(parents=True)
+    artefacts: dict[str, str] = {}
+    rejection = None
+    try:
+        case = stage.ingest(images, args.label, settings["labels"], args.stacked)
+    except RejectedCase as error:
+        rejection = error
+        document |= {"verdict": "rejected", "reason": str(error)}
+    else:
+        described = {}
+        for name, array in case.images.items():
+            volumes.write_nifti(args.out / f"{name}.nii.gz", array, case.affine)
+            artefacts[f"{name}.nii.gz"] = hashing.volume_digest(array, case.affine)
+            described[name] = {
+                **statistics.describe(array),
+                "format": case.formats[name],
+                "notes": case.notes[name],
+                "voxels": hashing.array_digest(array),
+            }
+        volumes.write_nifti(args.out / "label.nii.gz", case.label, case.affine)
+        artefacts["label.nii.gz"] = hashing.volume_digest(case.label, case.affine)
+        document |= {
+            "verdict": "accepted",
+            "reason": None,
+            "grid": {"shape": list(case.label.shape), "affine": case.affine.tolist()},
+            "spacing_mm": geometry.spacing_of(case.affine).tolist(),
+            "orientation": case.orientation.tolist(),
+            "channels": described,
+            "label": {
+                "format": case.formats["label"],
+                "notes": case.notes["label"],
+                "voxels": statistics.label_voxels(case.label, settings["labels"]),
+            },
+        }
+        for role, notes in case.notes.items():
+            for note in notes:
+                print(f"note: {sources[role]}: {note}")
+    recorder.write(
+        args.out / "case.json",
+        document,
+        artefacts=artefacts,
+        inputs={f"source/{args.case}/{role}": manifest.digest(taken[role]) for role in taken},
+        settings=settings,
+        run={"request": args.request, "sources": stats},
+    )
+    if rejection is not None:
+        if args.on_rejected == "stop":
+            raise UserError(str(rejection))
+        print(f"rejected: {rejection}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", required=True, help="identifier of the case")
+    parser.add_argument("--patient", required=True, help="identifier of the patient")
+    parser.add_argument("--set", choices=["train", "test"], default="train", help="which set the case belongs to")
+    parser.add_argument("--image", type=channel, action="append", required=True, metavar="CHANNEL=PATH", help="file or DICOM folder, one per channel")
+    parser.add_argument("--label", required=True, metavar="PATH", help="file, or DICOM SEG")
+    parser.add_argument("--stacked", action="store_true", help="the channels are the volumes of one 4D file")
+    parser.add_argument("--settings", required=True, help="JSON: labels and channels of the configuration")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the volumes and case.json, rewritten")
+    parser.add_argument(
+        "--on-rejected", choices=["stop", "record"], default="stop", help="whether a rejected case fails the command (default) or is only recorded"
+    )
+    parser.add_argument("--request", default="", help=argparse.SUPPRESS)
+    raise SystemExit(run_command(main, parser))

@@ -1,0 +1,48 @@
+"""Gather the verdicts of ingestion, and assign the accepted cases to folds and test set by patient."""
+
+import argparse
+import json
+from pathlib import Path
+
+from teravox import files, hashing
+from teravox import split as stage
+from teravox.errors import UserError, run_command
+from teravox.records import Recorder
+
+
+def main(args: argparse.Namespace) -> None:
+    recorder = Recorder("split", __file__)
+    settings = json.loads(args.settings)
+    cases = [files.read_json(path) for path in args.case]
+    rejected = {case["case"]: case["reason"] for case in cases if case["verdict"] == "rejected"}
+    if rejected and settings["on_rejected"] == "stop":
+        for reason in rejected.values():
+            print(f"rejected: {reason}")
+        raise UserError(
+            f"{len(rejected)} of {len(cases)} cases rejected ({next(iter(rejected.values()))}); mend the files, or set on_rejected: exclude"
+        )
+    accepted = [case for case in cases if case["verdict"] == "accepted"]
+    if not accepted:
+        raise UserError(f"split: all {len(cases)} cases were rejected ({next(iter(rejected.values()))})")
+    options = settings["split"]
+    assigned = stage.split(accepted, options["folds"], options["seed"], options["test_fraction"])
+    stage.check_leaks(accepted, assigned)
+    recorder.write(
+        args.out,
+        {"cases": assigned, "excluded": rejected, "folds": options["folds"]},
+        artefacts={args.out.name: hashing.text_digest(files.canonical_json(assigned))},
+        inputs={f"ingest/{case['case']}": hashing.text_digest(files.canonical_json(case["provenance"]["artefacts"])) for case in cases},
+        settings=settings,
+        seeds={"split": options["seed"]},
+    )
+    for fold in range(options["folds"]):
+        print(f"fold {fold}: {sum(case['fold'] == fold for case in assigned.values())} cases")
+    print(f"test: {sum(case['set'] == 'test' for case in assigned.values())} cases, excluded: {len(rejected)}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("case", type=Path, nargs="+", help="case.json of every ingested case")
+    parser.add_argument("--settings", required=True, help="JSON: split, on_rejected and labels of the configuration")
+    parser.add_argument("--out", type=Path, required=True, help="split.json")
+    raise SystemExit(run_command(main, parser))

@@ -1,0 +1,19 @@
+"""Intensity statistics and label counts of a volume, with sums that stay right for any size."""
+
+from typing import Any
+
+import numpy as np
+
+
+def describe(array: np.ndarray) -> dict[str, Any]:
+    """Type, range, mean and standard deviation (float64 sums, plane by plane) of an image (x, y, z)."""
+    count = array.size
+    mean = sum(float(plane.sum(dtype=np.float64)) for plane in array) / count
+    variance = sum(float(np.square(plane - mean, dtype=np.float64).sum()) for plane in array) / count
+    return {"dtype": array.dtype.name, "min": float(array.min()), "max": float(array.max()), "mean": mean, "std": variance**0.5}
+
+
+def label_voxels(label: np.ndarray, labels: list[dict[str, Any]]) -> dict[str, int]:
+    """Voxels per label name."""
+    counts = np.bincount(label.ravel(), minlength=max(item["value"] for item in labels) + 1)
+    return {item["name"]: int(counts[item["value"]]) for item in labels}
