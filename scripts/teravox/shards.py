@@ -6,6 +6,7 @@ change of its bytes.
 """
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,11 +121,13 @@ def _array(example: tf.train.Example, key: str, shape: list[int], path: Path) ->
 class ShardReader:
     """Finds cases in a set of shards by their indexes.
 
-    indexes : the `*.index.json` documents' paths; the TFRecord of `a.index.json` is `a.tfrecord` beside it.
+    indexes : the `*.index.json` documents' paths; the TFRecord of `a.index.json` is `a.tfrecord` beside it. `statistics` holds
+    the intensity statistics, per channel, of every case loaded so far.
     """
 
     def __init__(self, indexes: list[Path]) -> None:
         self.places: dict[str, tuple[Path, int, list[dict[str, Any]]]] = {}
+        self.statistics: dict[str, dict[str, Any]] = {}
         for path in indexes:
             index = files.read_json(path)
             if index.get("version") != FORMAT_VERSION:
@@ -145,6 +148,7 @@ class ShardReader:
         for example in read_records(path, sorted(records, key=lambda record: record["block"]), size):
             feature = example.features.feature
             shape = list(feature["shape"].int64_list.value)
+            self.statistics[case] = json.loads(feature["statistics"].bytes_list.value[0])
             first, last = feature["extent"].int64_list.value
             if first != covered:
                 raise UserError(f"{path}: case '{case}' has planes up to {covered}, then from {first}; a block is missing")

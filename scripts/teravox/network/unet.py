@@ -22,7 +22,7 @@ class UNet:
     classes: int
     filters: int
     levels: int
-    max_filters: int = 320
+    max_filters: int = 320  # as in nnU-Net
 
     def __post_init__(self) -> None:
         if min(self.channels, self.classes, self.filters, self.levels) < 1:
@@ -51,21 +51,28 @@ class UNet:
         found.append(("head", 0, 1, widths[0], self.classes))
         return found
 
-    def initial_weights(self, seed: int) -> dict[str, np.ndarray]:
-        """He-normal kernels (He et al. 2015, arXiv 1502.01852) in TensorFlow's layout, unit gammas, zero betas; seeded by name order."""
-        rng = np.random.default_rng(seed)
-        weights: dict[str, np.ndarray] = {}
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every weight's shape by name, kernels in TensorFlow's layout (d, h, w, inputs, outputs; transposed: outputs, inputs)."""
+        shapes: dict[str, tuple[int, ...]] = {}
         for name, _, edge, inputs, outputs in self.convolutions():
-            if name.startswith("u"):  # a transposed 2x2x2 convolution of stride 2: each output sees one input voxel
-                shape, fan_in = (edge, edge, edge, outputs, inputs), inputs
-            else:
-                shape, fan_in = (edge, edge, edge, inputs, outputs), inputs * edge**3
-            weights[f"{name}_kernel"] = (rng.standard_normal(shape) * np.sqrt(2 / fan_in)).astype(np.float32)
+            shapes[f"{name}_kernel"] = (edge, edge, edge, *((outputs, inputs) if name.startswith("u") else (inputs, outputs)))
             if name == "head":
-                weights["head_bias"] = np.zeros(outputs, np.float32)
+                shapes["head_bias"] = (outputs,)
             elif not name.startswith("u"):
-                weights[f"{name}_gamma"] = np.ones(outputs, np.float32)
-                weights[f"{name}_beta"] = np.zeros(outputs, np.float32)
+                shapes[f"{name}_gamma"] = shapes[f"{name}_beta"] = (outputs,)
+        return shapes
+
+    def initial_weights(self, seed: int) -> dict[str, np.ndarray]:
+        """He-normal kernels (He et al. 2015, arXiv 1502.01852), unit gammas, zero betas and bias; drawn in the order of names."""
+        rng = np.random.default_rng(seed)
+        weights = {}
+        for name, shape in self.weight_shapes().items():
+            if name.endswith("_kernel"):
+                transposed = name.startswith("u")  # of stride 2 and edge 2: an output voxel sees one input voxel
+                fan_in = shape[4] if transposed else int(np.prod(shape[:4]))
+                weights[name] = (rng.standard_normal(shape) * np.sqrt(2 / fan_in)).astype(np.float32)
+            else:
+                weights[name] = (np.ones if name.endswith("_gamma") else np.zeros)(shape, np.float32)
         return weights
 
     def __call__(self, weights: dict[str, tf.Variable], x: tf.Tensor) -> tf.Tensor:

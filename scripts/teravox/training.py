@@ -1,0 +1,97 @@
+"""One training: a fixed schedule of whole volumes, one per step, deterministic for a seed and a number of threads."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from teravox.errors import UserError
+from teravox.network.loss import dice_cross_entropy
+from teravox.network.unet import UNet
+
+GRADIENT_NORM = 12.0  # gradients are clipped to this global norm, as in nnU-Net
+
+# (normalised and augmented image (d, h, w, c), class indices (d, h, w)), not padded, for a case at a step
+LoadCase = Callable[[str, int], tuple[np.ndarray, np.ndarray]]
+
+
+def case_at(cases: list[str], step: int, seed: int, fold: int) -> str:
+    """The case of a step: every epoch is a permutation drawn from (seed, fold, epoch), so a position in the run needs no state."""
+    epoch, position = divmod(step, len(cases))
+    return cases[int(np.random.default_rng([seed, fold, 1, epoch]).permutation(len(cases))[position])]
+
+
+def learning_rate_at(step: int, steps: int, start: float) -> float:
+    """Half a cosine from `start` to 0 (Loshchilov and Hutter 2017, arXiv 1608.03983, without restarts)."""
+    return start * 0.5 * (1 + float(np.cos(np.pi * step / steps)))
+
+
+class Trainer:
+    """Weights, optimiser and moving average of one training. network : the U-Net; options : the configuration's `train`."""
+
+    def __init__(self, network: UNet, options: dict[str, Any], seed: int) -> None:
+        self.network = network
+        self.options = options
+        self.weights = {name: tf.Variable(value, name=name) for name, value in network.initial_weights(seed).items()}
+        self.averages = {name: tf.Variable(value) for name, value in self.weights.items()} if options["average"] else self.weights
+        self.optimiser = tf.keras.optimizers.AdamW(learning_rate=options["learning_rate"], weight_decay=options["weight_decay"])
+        self.optimiser.build(list(self.weights.values()))
+        self.compiled = tf.function(self._step, autograph=False, reduce_retracing=False)
+
+    def _step(self, image: tf.Tensor, classes: tf.Tensor, valid: tf.Tensor, decay: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        variables = list(self.weights.values())
+        with tf.GradientTape() as tape:
+            dice_loss, cross_entropy = dice_cross_entropy(self.network(self.weights, image), classes, valid)
+            loss = dice_loss + cross_entropy
+        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, variables), GRADIENT_NORM)
+        self.optimiser.apply(gradients, variables)
+        if self.options["average"]:
+            for name, average in self.averages.items():
+                average.assign(decay * average + (1 - decay) * self.weights[name])
+        return dice_loss, cross_entropy
+
+    def step(self, image: np.ndarray, classes: np.ndarray, valid: list[int], number: int) -> tuple[float, float, float]:
+        """One optimiser step on one padded volume. Returns (Dice loss, cross-entropy, learning rate).
+
+        image : (d, h, w, c) float32; classes : (d, h, w); valid : unpadded (d, h, w); number : of the step, from 0.
+        """
+        rate = learning_rate_at(number, self.options["steps"], self.options["learning_rate"])
+        self.optimiser.learning_rate.assign(rate)
+        # The average forgets its start: early steps weigh it by how many there were (as in Polyak averaging).
+        decay = min(self.options["average"], (1 + number) / (10 + number))
+        losses = self.compiled(tf.constant(image[None]), tf.constant(classes[None]), tf.constant(valid, tf.int32), tf.constant(decay, tf.float32))
+        dice_loss, cross_entropy = (float(loss) for loss in losses)
+        return dice_loss, cross_entropy, rate
+
+    def result(self) -> dict[str, np.ndarray]:
+        """The weights to keep: the moving average, or the last ones when train.average is 0."""
+        return {name: value.numpy() for name, value in self.averages.items()}
+
+
+def train(
+    trainer: Trainer, cases: list[str], load: LoadCase, pad: Callable[[np.ndarray], np.ndarray], seed: int, fold: int
+) -> Iterator[dict[str, Any]]:
+    """Run the schedule; yields a row per step: step (from 1), case, dice_loss, cross_entropy, learning_rate.
+
+    The next volume is read while a step runs. Raises UserError naming the case when a loss is not finite.
+    """
+
+    def prepare(number: int) -> tuple[str, np.ndarray, np.ndarray]:
+        case = case_at(cases, number, seed, fold)
+        return (case, *load(case, number))
+
+    steps = trainer.options["steps"]
+    with ThreadPoolExecutor(1) as reader:
+        waiting = reader.submit(prepare, 0)
+        for number in range(steps):
+            case, image, classes = waiting.result()
+            if number + 1 < steps:
+                waiting = reader.submit(prepare, number + 1)
+            dice_loss, cross_entropy, rate = trainer.step(pad(image), pad(classes), list(classes.shape), number)
+            if not np.isfinite(dice_loss + cross_entropy):
+                raise UserError(
+                    f"training: the loss is not finite at step {number + 1} on case '{case}'; look at its images, or lower train.learning_rate"
+                )
+            yield {"step": number + 1, "case": case, "dice_loss": dice_loss, "cross_entropy": cross_entropy, "learning_rate": rate}

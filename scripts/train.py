@@ -1,0 +1,105 @@
+"""Train one fold on whole volumes from the shards."""
+
+import argparse
+import csv
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from teravox import augment, files, hashing, model, normalise, numa, plan, shards, split
+from teravox.errors import UserError, run_command
+from teravox.network import runtime
+from teravox.network.unet import UNet
+from teravox.records import Recorder, peak_rss_bytes
+from teravox.training import Trainer, train
+
+COLUMNS = ("step", "case", "dice_loss", "cross_entropy", "learning_rate")
+
+
+def main(args: argparse.Namespace) -> None:
+    recorder = Recorder("train", __file__)
+    settings = json.loads(args.settings)
+    options, seed = settings["train"], settings["seed"]
+    prediction = next((row for row in files.read_json(args.plan)["trainings"] if row["fold"] == args.fold), None)
+    if prediction is None:
+        raise UserError(f"{args.plan}: holds no fold {args.fold}; run the plan with it")
+    if prediction["refused"]:
+        raise UserError(
+            f"fold {args.fold}: case '{prediction['largest_case']}' needs {prediction['refused']}; use a coarser resample.spacing_mm or fewer filters"
+        )
+    granted = numa.require_memory(prediction["predicted_peak_bytes"], f"training fold {args.fold} ({args.plan})")
+    placement = numa.placement()
+    facts = runtime.start(options["threads"])
+    print(f"{'pinned' if placement['pinned'] else 'NOT PINNED'}: {placement['reason']}")
+    print(f"oneDNN on, {facts['threads']} threads on {facts['cores_allowed']} cores")
+
+    fingerprint = files.read_json(args.fingerprint)
+    cases = split.training_cases(files.read_json(args.split), args.fold)
+    reader = shards.ShardReader(args.index)
+    values = [label["value"] for label in settings["labels"]]
+    network = UNet(len(settings["channels"]), len(values) + 1, options["filters"], options["levels"])
+    trainer = Trainer(network, options, seed)
+
+    def load(case: str, number: int) -> tuple[np.ndarray, np.ndarray]:
+        image, label = reader.load(case)
+        image = normalise.normalise(image, settings["channels"], reader.statistics[case], fingerprint["channels"])
+        rng = np.random.default_rng([seed, args.fold, 2, number])
+        return augment.augment(image, normalise.class_indices(label, values), options["augment"], rng)
+
+    started = time.monotonic()
+    args.out.mkdir(parents=True, exist_ok=True)
+    history = args.out / "history.csv"
+    rows = train(trainer, cases, load, lambda array: normalise.pad_to_multiple(array, network.multiple), seed, args.fold)
+    with files.atomic(history) as temporary, temporary.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, COLUMNS)
+        writer.writeheader()
+        bar = tqdm(rows, f"fold {args.fold}", options["steps"], file=sys.stderr, mininterval=1 if sys.stderr.isatty() else 10, unit="step")
+        for row in bar:
+            writer.writerow({**row, **{name: f"{row[name]:.7g}" for name in COLUMNS[2:]}})
+            bar.set_postfix(dice_loss=f"{row['dice_loss']:.3f}", refresh=False)
+    seconds = time.monotonic() - started
+
+    digest = model.save_weights(args.out / "weights.npz", trainer.result())
+    peak = peak_rss_bytes()
+    recorder.write(
+        args.out / "model.json",
+        {
+            "fold": args.fold,
+            "network": {"channels": network.channels, "classes": network.classes, "filters": network.filters, "levels": network.levels},
+            "parameters": sum(value.size for value in trainer.result().values()),
+            "channels": settings["channels"],
+            "labels": settings["labels"],
+            "cohort": fingerprint["channels"],
+            "training_cases": cases,
+        },
+        artefacts={"weights.npz": digest, "history.csv": hashing.text_digest(history.read_text())},
+        inputs={f"resample/{case}/{name}": content for case in cases for name, content in fingerprint["cases"][case].items()},
+        settings=settings,
+        seeds={"train": seed},
+        run={
+            **facts,
+            "pinning": placement,
+            "predicted_peak_bytes": prediction["predicted_peak_bytes"],
+            "memory_granted_bytes": granted,
+            "seconds_per_step": round(seconds / options["steps"], 4),
+            "threads_per_core": round(options["threads"] / len(os.sched_getaffinity(0)), 2),
+        },
+    )
+    print(f"peak memory {peak / 1e6:.0f} MB, predicted {prediction['predicted_peak_bytes'] / 1e6:.0f} MB ({plan.__name__}); {seconds:.0f} s")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fold", type=int, required=True, help="the fold that is not trained on")
+    parser.add_argument("--split", type=Path, required=True, help="split.json")
+    parser.add_argument("--fingerprint", type=Path, required=True, help="fingerprint of the fold")
+    parser.add_argument("--plan", type=Path, required=True, help="plan.json")
+    parser.add_argument("--index", type=Path, nargs="+", required=True, help="indexes of the shards")
+    parser.add_argument("--settings", required=True, help="JSON: seed, channels, labels and train of the configuration")
+    parser.add_argument("--out", type=Path, required=True, help="folder for weights.npz, history.csv and model.json")
+    raise SystemExit(run_command(main, parser))
