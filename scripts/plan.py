@@ -22,7 +22,7 @@ def main(args: argparse.Namespace) -> None:
     network = UNet(len(settings["channels"]), len(settings["labels"]) + 1, options["filters"], options["levels"])
     weights = sum(int(np.prod(shape)) for shape in network.weight_shapes().values())
     document = files.read_json(args.split)
-    shapes = {path.parent.name: files.read_json(path)["grid"]["shape"] for path in args.case}
+    shapes = {case: files.read_json(args.resampled / case / "case.json")["grid"]["shape"] for case in document["cases"]}
     rows = stage.plan_rows(
         network, weights, {fold: {case: shapes[case] for case in split.training_cases(document, fold)} for fold in options["folds"]}
     )
@@ -53,7 +53,7 @@ def main(args: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("case", type=Path, nargs="+", help="case.json of every resampled case")
+    parser.add_argument("--resampled", type=Path, required=True, help="folder with a subfolder per resampled case")
     parser.add_argument("--split", type=Path, required=True, help="split.json")
     parser.add_argument("--policy", choices=["auto", "none", "bind", "interleave"], default="auto", help="numa.policy of the configuration")
     parser.add_argument("--settings", required=True, help="JSON: channels, labels and train of the configuration")

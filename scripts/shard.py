@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from teravox import files, hashing, volumes
+from teravox import files, hashing, sharding, volumes
 from teravox import shards as stage
 from teravox.errors import run_command
 from teravox.records import Recorder
@@ -16,7 +16,7 @@ def main(args: argparse.Namespace) -> None:
     settings = json.loads(args.settings)
     channels = [channel["name"] for channel in settings["channels"]]
     split = files.read_json(args.split)
-    names = [name for name, case in split["cases"].items() if stage.shard_name(stage.shard_of(case["patient"], args.count), args.count) == args.shard]
+    names = sharding.cases_in(args.shard, args.count, split["cases"])
     documents = {name: files.read_json(args.resampled / name / "case.json") for name in names}
 
     def blocks() -> Iterator[tuple[str, int, bytes]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from teravox import augment, files, hashing, model, normalise, numa, plan, shards, split
+from teravox import augment, files, hashing, model, normalise, numa, plan, sharding, shards, split
 from teravox.errors import UserError, run_command
 from teravox.network import runtime
 from teravox.network.unet import UNet
@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> None:
 
     fingerprint = files.read_json(args.fingerprint)
     cases = split.training_cases(files.read_json(args.split), args.fold)
-    reader = shards.ShardReader(args.index)
+    reader = shards.ShardReader([args.shards / f"{name}.index.json" for name in sharding.shard_names(args.count)])
     values = [label["value"] for label in settings["labels"]]
     network = UNet(len(settings["channels"]), len(values) + 1, options["filters"], options["levels"])
     trainer = Trainer(network, options, seed)
@@ -99,7 +99,8 @@ if __name__ == "__main__":
     parser.add_argument("--split", type=Path, required=True, help="split.json")
     parser.add_argument("--fingerprint", type=Path, required=True, help="fingerprint of the fold")
     parser.add_argument("--plan", type=Path, required=True, help="plan.json")
-    parser.add_argument("--index", type=Path, nargs="+", required=True, help="indexes of the shards")
+    parser.add_argument("--shards", type=Path, required=True, help="folder of the shards")
+    parser.add_argument("--count", type=int, required=True, help="number of shards")
     parser.add_argument("--settings", required=True, help="JSON: seed, channels, labels and train of the configuration")
     parser.add_argument("--out", type=Path, required=True, help="folder for weights.npz, history.csv and model.json")
     raise SystemExit(run_command(main, parser))

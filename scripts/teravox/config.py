@@ -16,15 +16,15 @@ SCHEMAS = Path(__file__).resolve().parents[2] / "workflow" / "schemas"
 # What each stage reads, as dotted keys. A stage is redone when one of these changes, and for no other setting.
 STAGE_SETTINGS = {
     "ingest": ["channels.name", "labels"],
-    "split": ["split", "on_rejected", "labels"],
+    "split": ["dataset", "channels.name", "split", "on_rejected"],
     "resample": ["channels.name", "labels", "resample"],
     "fingerprint": ["channels.name", "labels"],
     "shard": ["channels.name", "labels", "shard"],
     "plan": ["channels.name", "labels", "train"],
     "train": ["seed", "channels", "labels", "train"],
-    "predict": ["channels", "labels", "train.levels", "train.threads"],
+    "predict": ["labels", "predict"],
     "evaluate": ["labels", "regions", "evaluate"],
-    "report": [],
+    "report": ["seed", "on_rejected", "dataset", "channels", "labels", "regions", "split", "resample", "shard", "train", "predict", "evaluate"],
 }
 
 

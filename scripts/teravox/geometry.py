@@ -66,6 +66,11 @@ def from_canonical(array: np.ndarray, orientation: np.ndarray) -> np.ndarray:
     return nib.orientations.apply_orientation(array, nib.orientations.ornt_transform(identity, orientation))
 
 
+def native_affine(affine: np.ndarray, orientation: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The affine before `to_canonical`. affine : of the canonical volume; orientation, shape : of the volume as it was."""
+    return affine @ np.linalg.inv(nib.orientations.inv_ornt_aff(orientation, shape))
+
+
 def isotropic_grid(shape: tuple[int, int, int], affine: np.ndarray, spacing_mm: float) -> tuple[tuple[int, int, int], np.ndarray]:
     """The isotropic grid over the same field of view: own direction kept, the two grids' first voxel corners aligned.
 

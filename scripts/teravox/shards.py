@@ -15,21 +15,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from teravox import files, hashing
+from teravox import files
 from teravox.errors import UserError
 
 FORMAT_VERSION = 1
 HEADER_BYTES, FOOTER_BYTES = 12, 4  # around a record: its length (8) and the length's CRC (4); the data's CRC (4)
-
-
-def shard_of(patient: str, count: int) -> int:
-    """The shard of a patient: a hash, so that it does not change when other patients come or go."""
-    return int(hashing.text_digest(f"shard {patient}")[:15], 16) % count
-
-
-def shard_name(number: int, count: int) -> str:
-    """shard_name(3, 8) -> "00003-of-00008" """
-    return f"{number:05d}-of-{count:05d}"
 
 
 def block_planes(shape: tuple[int, int, int], voxel_bytes: int, block_bytes: float) -> int:

@@ -1,0 +1,25 @@
+"""Which shard a patient's cases are in: known before the workflow runs."""
+
+from typing import Any
+
+from teravox import hashing
+
+
+def shard_of(patient: str, count: int) -> int:
+    """The shard of a patient: a hash, so that it does not change when other patients come or go."""
+    return int(hashing.text_digest(f"shard {patient}")[:15], 16) % count
+
+
+def shard_name(number: int, count: int) -> str:
+    """shard_name(3, 8) -> "00003-of-00008" """
+    return f"{number:05d}-of-{count:05d}"
+
+
+def shard_names(count: int) -> list[str]:
+    """Every shard's name."""
+    return [shard_name(number, count) for number in range(count)]
+
+
+def cases_in(shard: str, count: int, cases: dict[str, dict[str, Any]]) -> list[str]:
+    """The cases of one shard. cases : case -> its entry in split.json."""
+    return [name for name, case in cases.items() if shard_name(shard_of(case["patient"], count), count) == shard]
