@@ -14,7 +14,7 @@ import numpy as np
 from teravox.geometry import spacing_of, voxel_volume_ml
 
 METRICS = ("dice", "iou", "hd95", "assd", "nsd", "volume_ml", "reference_volume_ml")
-COLUMNS = ("case", "patient", "fold", "set", "label", "space", *METRICS, "empty")
+COLUMNS = ("case", "patient", "fold", "set", "label", "space", *METRICS)
 EMPTY_KINDS = ("none", "both", "reference", "prediction")
 LOWER_IS_BETTER = ("hd95", "assd")
 HIGHER_IS_BETTER = ("dice", "iou", "nsd")
@@ -158,7 +158,7 @@ def describe(values: Iterable[float]) -> dict[str, int | float | None]:
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Sum up rows of `COLUMNS`: one entry per (set, space, label) in first-seen order, then one per (set, space) over labels.
+    """Sum up rows of `COLUMNS` and `empty`: one entry per (set, space, label) in first-seen order, then one per (set, space) over labels.
 
     Each entry has set, space, label, `over` ("cases" or "labels"), `rows` (how many it was made from), `empty` (rows per kind of
     `EMPTY_KINDS`) and for each of `METRICS` what `describe` returns. An entry over cases describes the rows' values. An entry

@@ -40,8 +40,8 @@ class Recorder:
     ) -> None:
         """Write `path` (JSON) and `<stem>.run.json` beside it.
 
-        content : the stage's own findings, at the top level of the document; artefacts : file name beside `path` -> content
-        hash; inputs : logical name such as "ingest/case01/t1" -> content hash; run : further facts about this run alone.
+        content : the stage's own findings, at the top level of the document; artefacts : path relative to that of the document
+        -> content hash; inputs : logical name such as "ingest/case01/t1" -> content hash; run : further facts about this run alone.
         """
         provenance = {
             "stage": self.stage,
