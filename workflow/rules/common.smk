@@ -1,0 +1,154 @@
+# Validation, the case table, wildcards and input functions; no rules.
+import functools
+import json
+import shlex
+import sys
+from pathlib import Path
+
+from snakemake.resources import Resource
+
+sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
+
+from teravox import cases as case_table
+from teravox import config as configuration
+from teravox import files, imports, manifest, numa, sharding
+from teravox import split as splitting
+from teravox.errors import UserError
+
+DEMO = "data/demo"  # the embedded cohort; its rule makes what the case table names below this folder
+try:
+    CONFIG = configuration.complete(config)
+    CASES = {case.case: case for case in case_table.read_cases(CONFIG)}
+    if CONFIG["on_rejected"] == "stop":
+        for problem in case_table.missing_sources(list(CASES.values()), DEMO):
+            raise UserError(f"{problem}; mend the path, or set on_rejected: exclude")
+except UserError as error:
+    sys.exit(f"error: {error}")
+
+RESULTS = CONFIG["results"].rstrip("/")
+FOLDS = CONFIG["train"]["folds"]
+SHARDS = CONFIG["shard"]["count"]
+PYTHON = sys.executable
+
+# Jobs name the memory they need (mem_mb); without a limit on the command line the machine's own is the limit.
+if "mem_mb" not in workflow.global_resources:
+    workflow.global_resources["mem_mb"] = Resource(
+        "mem_mb", numa.granted_bytes() // 10**6
+    )
+
+
+wildcard_constraints:
+    case=r"[A-Za-z0-9_-]+",
+    fold=r"\d+",
+    shard=r"\d{5}-of-\d{5}",
+
+
+def code(command):
+    """Every file that a command depends on, relative to the working directory: compared by content."""
+    script = Path(workflow.basedir) / "scripts" / f"{command}.py"
+    root = Path(workflow.basedir)
+    found = [str(path.relative_to(root)) for path in imports.library_files(script)]
+    if command == "report":
+        found.append("scripts/teravox/report.html.j2")
+    return found
+
+
+def versions(command):
+    """The versions of the packages that a command imports, as one canonical text."""
+    script = Path(workflow.basedir) / "scripts" / f"{command}.py"
+    return files.canonical_json(imports.package_versions(script))
+
+
+def settings(stage):
+    """The part of the configuration that a stage reads, as one canonical text."""
+    return files.canonical_json(configuration.stage_settings(CONFIG, stage))
+
+
+def made_sources(wildcards):
+    """The demo cohort's inventory for a case that lies in it; users' files enter by `sources_request`."""
+    inside = any(
+        Path(path).is_relative_to(DEMO)
+        for path in CASES[wildcards.case].sources.values()
+    )
+    return [f"{DEMO}/cohort.json"] if inside else []
+
+
+def case_arguments(wildcards):
+    """A row of the case table as arguments of the ingestion command."""
+    case = CASES[wildcards.case]
+    images = [f"--image={name}={path}" for name, path in case.images.items()]
+    stacked = ["--stacked"] if case.stacked else []
+    return shlex.join(
+        [
+            f"--case={case.case}",
+            f"--patient={case.patient}",
+            f"--set={case.set}",
+            f"--label={case.label}",
+            *images,
+            *stacked,
+        ]
+    )
+
+
+def sources_request(wildcards):
+    """Changes when the bytes of a case's sources changed; see teravox.manifest."""
+    return manifest.request(
+        Path(f"{RESULTS}/ingest/{wildcards.case}/case.json"),
+        CASES[wildcards.case].sources,
+    )
+
+
+@functools.cache
+def split_document(path):
+    return files.read_json(Path(path))
+
+
+def assigned():
+    """split.json, once ingestion has run: which cases were accepted, and where each belongs."""
+    return split_document(checkpoints.split.get().output[0])
+
+
+def resampled(names):
+    return [f"{RESULTS}/resample/{name}/case.json" for name in names]
+
+
+def volumes_of(names):
+    """Bulk volumes: needed, but compared through the case.json beside them."""
+    return [
+        ancient(f"{RESULTS}/resample/{name}/{file}.nii")
+        for name in names
+        for file in ("image", "label")
+    ]
+
+
+def scored_cases():
+    return splitting.scored_cases(assigned(), FOLDS)
+
+
+def training_cases(wildcards):
+    return splitting.training_cases(assigned(), int(wildcards.fold))
+
+
+def shard_cases(wildcards):
+    return sharding.cases_in(wildcards.shard, SHARDS, assigned()["cases"])
+
+
+def case_models(wildcards):
+    """The folds that predict a case: the one that has not seen it, or all trained ones for a test case."""
+    case = assigned()["cases"][wildcards.case]
+    return FOLDS if case["set"] == "test" else [case["fold"]]
+
+
+def planned_mb(wildcards, input):
+    """The predicted peak of a training in MB (10^6 bytes)."""
+    # A plan that does not exist yet must raise FileNotFoundError: Snakemake then asks again once it does.
+    rows = json.loads(Path(input.plan).read_text())["trainings"]
+    return (
+        next(
+            row["predicted_peak_bytes"]
+            for row in rows
+            if row["fold"] == int(wildcards.fold)
+        )
+        // 10**6
+        + 1
+    )

@@ -1,0 +1,36 @@
+rule ingest_case:
+    input:
+        made_sources,
+        code=code("ingest"),
+    output:
+        f"{RESULTS}/ingest/{{case}}/case.json",
+    log:
+        f"{RESULTS}/logs/ingest_case/{{case}}.log",
+    params:
+        case=case_arguments,
+        request=sources_request,
+        settings=settings("ingest"),
+        versions=versions("ingest"),
+    shell:
+        "{PYTHON} scripts/ingest.py {params.case} --request={params.request} --settings {params.settings:q}"
+        " --on-rejected record --out "
+        + RESULTS
+        + "/ingest/{wildcards.case} > {log} 2>&1"
+
+
+checkpoint split:
+    input:
+        expand(f"{RESULTS}/ingest/{{case}}/case.json", case=CASES),
+        code=code("split"),
+    output:
+        f"{RESULTS}/split.json",
+    log:
+        f"{RESULTS}/logs/split.log",
+    params:
+        settings=settings("split"),
+        versions=versions("split"),
+    shell:
+        "{PYTHON} scripts/split.py --ingested "
+        + RESULTS
+        + "/ingest --settings {params.settings:q}"
+        " --out {output} > {log} 2>&1"

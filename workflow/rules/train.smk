@@ -1,0 +1,101 @@
+rule plan:
+    input:
+        lambda wildcards: resampled(assigned()["cases"]),
+        split=f"{RESULTS}/split.json",
+        code=code("plan"),
+    output:
+        json=f"{RESULTS}/plan.json",
+        table=f"{RESULTS}/plan.tsv",
+    log:
+        f"{RESULTS}/logs/plan.log",
+    params:
+        settings=settings("plan"),
+        versions=versions("plan"),
+    shell:
+        "{PYTHON} scripts/plan.py --split {input.split} --resampled "
+        + RESULTS
+        + "/resample --policy "
+        + CONFIG["numa"]["policy"]
+        + " --settings {params.settings:q} --out {output.json} > {log} 2>&1"
+
+
+rule train_fold:
+    input:
+        ancient(
+            expand(
+                f"{RESULTS}/shards/{{shard}}.tfrecord",
+                shard=sharding.shard_names(SHARDS),
+            )
+        ),
+        ancient(
+            expand(
+                f"{RESULTS}/shards/{{shard}}.index.json",
+                shard=sharding.shard_names(SHARDS),
+            )
+        ),
+        split=ancient(f"{RESULTS}/split.json"),
+        # The fingerprint carries the content hashes of the fold's training cases: only they start a new training.
+        fingerprint=f"{RESULTS}/fingerprint/fold{{fold}}.json",
+        plan=ancient(f"{RESULTS}/plan.json"),
+        code=code("train"),
+    output:
+        weights=f"{RESULTS}/train/fold{{fold}}/weights.npz",
+        history=f"{RESULTS}/train/fold{{fold}}/history.csv",
+        model=f"{RESULTS}/train/fold{{fold}}/model.json",
+    log:
+        f"{RESULTS}/logs/train_fold/{{fold}}.log",
+    threads: CONFIG["train"]["threads"]
+    resources:
+        mem_mb=planned_mb,
+    params:
+        settings=settings("train"),
+        versions=versions("train"),
+    shell:
+        "{PYTHON} scripts/pin.py --policy "
+        + CONFIG["numa"]["policy"]
+        + " --plan {input.plan} --fold {wildcards.fold} --"
+        " {PYTHON} scripts/train.py --fold {wildcards.fold} --split {input.split} --fingerprint {input.fingerprint}"
+        " --plan {input.plan} --shards "
+        + RESULTS
+        + "/shards --count "
+        + str(SHARDS)
+        + " --settings {params.settings:q}"
+        " --out " + RESULTS + "/train/fold{wildcards.fold} > {log} 2>&1"
+
+
+rule predict_case:
+    input:
+        lambda wildcards: ancient(
+            expand(
+                f"{RESULTS}/train/fold{{fold}}/weights.npz",
+                fold=case_models(wildcards),
+            )
+        ),
+        lambda wildcards: expand(
+            f"{RESULTS}/train/fold{{fold}}/model.json", fold=case_models(wildcards)
+        ),
+        image=ancient(f"{RESULTS}/resample/{{case}}/image.nii"),
+        resampled=f"{RESULTS}/resample/{{case}}/case.json",
+        ingested=f"{RESULTS}/ingest/{{case}}/case.json",
+        code=code("predict"),
+    output:
+        native=f"{RESULTS}/predict/{{case}}.nii.gz",
+        grid=f"{RESULTS}/predict/{{case}}_grid.nii.gz",
+        document=f"{RESULTS}/predict/{{case}}.json",
+    log:
+        f"{RESULTS}/logs/predict_case/{{case}}.log",
+    threads: CONFIG["predict"]["threads"]
+    params:
+        models=lambda wildcards: " ".join(
+            f"{RESULTS}/train/fold{fold}" for fold in case_models(wildcards)
+        ),
+        settings=settings("predict"),
+        versions=versions("predict"),
+    shell:
+        "{PYTHON} scripts/predict.py --model {params.models} --ingested "
+        + RESULTS
+        + "/ingest/{wildcards.case}"
+        " --resampled "
+        + RESULTS
+        + "/resample/{wildcards.case} --settings {params.settings:q}"
+        " --out " + RESULTS + "/predict > {log} 2>&1"
