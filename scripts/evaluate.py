@@ -103,7 +103,9 @@ def evaluate_all(args: argparse.Namespace) -> None:
     for entry in summary:
         if entry["space"] == "native":
             dice = entry["dice"]["mean"]
-            print(f"{entry['set']} {entry['label']}: mean Dice {'undefined' if dice is None else f'{dice:.4f}'} ({entry['rows']} {entry['over']})")
+            print(
+                f"{entry['set']} {entry['label']}: mean Dice {'undefined' if dice is None else f'{dice:.4f}'} over {entry['dice']['n']} {entry['over']}"
+            )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import tensorflow as tf
 from teravox.network.norm import instance_norm_leaky_relu
 
 CONVOLUTIONS_PER_BLOCK = 2
+HEAD_GAIN = 0.1  # on the last kernel: class scores start near zero, so no class has to be unlearnt first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +71,8 @@ class UNet:
             if name.endswith("_kernel"):
                 transposed = name.startswith("u")  # of stride 2 and edge 2: an output voxel sees one input voxel
                 fan_in = shape[4] if transposed else int(np.prod(shape[:4]))
-                weights[name] = (rng.standard_normal(shape) * np.sqrt(2 / fan_in)).astype(np.float32)
+                gain = HEAD_GAIN if name == "head_kernel" else 1.0
+                weights[name] = (rng.standard_normal(shape) * gain * np.sqrt(2 / fan_in)).astype(np.float32)
             else:
                 weights[name] = (np.ones if name.endswith("_gamma") else np.zeros)(shape, np.float32)
         return weights
