@@ -35,8 +35,7 @@ def evaluate_case(args: argparse.Namespace) -> None:
     settings = json.loads(args.settings)
     ingested, predicted = files.read_json(args.ingested / "case.json"), files.read_json(args.prediction)
     case = ingested["case"]
-    entry = files.read_json(args.split)["cases"][case]
-    about = {"case": case, "patient": entry["patient"], "fold": entry["fold"], "set": "test" if entry["set"] == "test" else "validation"}
+    about = {"case": case, "patient": args.patient, "fold": args.fold, "set": "test" if args.test else "validation"}
     reference, affine = volumes.load(args.ingested / "label.nii.gz")
     native, native_affine = volumes.load(args.prediction.with_name(f"{case}.nii.gz"))
     prediction, back = geometry.to_canonical(np.asarray(native), native_affine)
@@ -102,10 +101,8 @@ def evaluate_all(args: argparse.Namespace) -> None:
     )
     for entry in summary:
         if entry["space"] == "native":
-            dice = entry["dice"]["mean"]
-            print(
-                f"{entry['set']} {entry['label']}: mean Dice {'undefined' if dice is None else f'{dice:.4f}'} over {entry['dice']['n']} {entry['over']}"
-            )
+            mean, n = entry["dice"]["mean"], entry["dice"]["n"]
+            print(f"{entry['set']} {entry['label']}: mean Dice {'undefined' if mean is None else f'{mean:.4f}'} over {n} {entry['over']}")
 
 
 if __name__ == "__main__":
@@ -116,13 +113,17 @@ if __name__ == "__main__":
     one.add_argument("--prediction", type=Path, required=True, help="the prediction's JSON document")
     one.add_argument("--ingested", type=Path, required=True, help="folder of the ingested case")
     one.add_argument("--resampled", type=Path, required=True, help="folder of the resampled case")
+    one.add_argument("--patient", required=True, help="identifier of the patient")
+    side = one.add_mutually_exclusive_group(required=True)
+    side.add_argument("--fold", type=int, help="fold whose model predicted this validation case")
+    side.add_argument("--test", action="store_true", help="the case belongs to the test set")
     one.add_argument("--figure", type=Path, required=True, help="picture of the case, PNG")
     every = commands.add_parser("all", help="metrics.csv and summary.json of all scored cases")
     every.set_defaults(function=evaluate_all)
     every.add_argument("--cases", type=Path, required=True, help="folder of the cases' scores")
     every.add_argument("--folds", type=int, nargs="+", required=True, help="the trained folds")
+    every.add_argument("--split", type=Path, required=True, help="split.json")
     for command in (one, every):
-        command.add_argument("--split", type=Path, required=True, help="split.json")
         command.add_argument("--settings", required=True, help="JSON: labels, regions and evaluate of the configuration")
         command.add_argument("--out", type=Path, required=True, help="JSON document to write")
     raise SystemExit(run_command(lambda args: args.function(args), parser))

@@ -7,6 +7,7 @@ found by reading the import statements, nested ones too; a test compares them wi
 import ast
 import functools
 import importlib.metadata
+import os
 import platform
 import sys
 from pathlib import Path
@@ -76,3 +77,8 @@ def package_versions(script: Path) -> dict[str, str]:
     """Python's own version (major.minor) and that of every installed package the script imports, IMMATERIAL ones left out."""
     packages = {name: _version(name) for name in _dependencies(Path(script))[1] if name not in IMMATERIAL}
     return {"python": ".".join(platform.python_version_tuple()[:2]), **packages}
+
+
+def put_own_python_first() -> None:
+    """Make `python` in a child's shell the interpreter that runs now, whether or not its environment was activated."""
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])

@@ -38,7 +38,13 @@ class Trainer:
         self.averages = {name: tf.Variable(value) for name, value in self.weights.items()} if options["average"] else self.weights
         self.optimiser = tf.keras.optimizers.AdamW(learning_rate=options["learning_rate"], weight_decay=options["weight_decay"])
         self.optimiser.build(list(self.weights.values()))
-        self.compiled = tf.function(self._step, autograph=False, reduce_retracing=False)
+        signature = [  # edges are left open: one trace serves volumes of every shape
+            tf.TensorSpec((1, None, None, None, network.channels), tf.float32),
+            tf.TensorSpec((1, None, None, None), tf.int32),
+            tf.TensorSpec((3,), tf.int32),
+            tf.TensorSpec((), tf.float32),
+        ]
+        self.compiled = tf.function(self._step, signature, autograph=False)
 
     def _step(self, image: tf.Tensor, classes: tf.Tensor, valid: tf.Tensor, decay: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         variables = list(self.weights.values())
@@ -61,7 +67,7 @@ class Trainer:
         self.optimiser.learning_rate.assign(rate)
         # The average forgets its start: early steps weigh it by how many there were (as in Polyak averaging).
         decay = min(self.options["average"], (1 + number) / (10 + number))
-        losses = self.compiled(tf.constant(image[None]), tf.constant(classes[None]), tf.constant(valid, tf.int32), tf.constant(decay, tf.float32))
+        losses = self.compiled(image[None], classes[None].astype(np.int32), np.array(valid, np.int32), np.float32(decay))
         dice_loss, cross_entropy = (float(loss) for loss in losses)
         return dice_loss, cross_entropy, rate
 

@@ -6,12 +6,11 @@ rule ledger:
         f"{RESULTS}/audit/ledger.json",
     log:
         f"{RESULTS}/logs/ledger.log",
+    conda:
+        "../../envs/volumes.yaml"
     params:
         folds=" ".join(map(str, FOLDS)),
         versions=versions("audit"),
     shell:
-        "{PYTHON} scripts/audit.py "
-        + RESULTS
-        + " --folds {params.folds} --count "
-        + str(SHARDS)
-        + " --out {output} > {log} 2>&1"
+        f"python scripts/audit.py {RESULTS} --folds {{params.folds}} --count {SHARDS} --out {{output}}"
+        " > {log} 2>&1"

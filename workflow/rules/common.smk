@@ -28,7 +28,9 @@ except UserError as error:
 RESULTS = CONFIG["results"].rstrip("/")
 FOLDS = CONFIG["train"]["folds"]
 SHARDS = CONFIG["shard"]["count"]
-PYTHON = sys.executable
+
+# `python` in a rule is the one that runs Snakemake, unless a conda environment is deployed.
+imports.put_own_python_first()
 
 # Jobs name the memory they need (mem_mb); without a limit on the command line the machine's own is the limit.
 if "mem_mb" not in workflow.global_resources:
@@ -137,6 +139,13 @@ def case_models(wildcards):
     """The folds that predict a case: the one that has not seen it, or all trained ones for a test case."""
     case = assigned()["cases"][wildcards.case]
     return FOLDS if case["set"] == "test" else [case["fold"]]
+
+
+def case_side(wildcards):
+    """Patient, set and fold of a case as arguments: what of split.json its evaluation depends on."""
+    case = assigned()["cases"][wildcards.case]
+    side = "--test" if case["set"] == "test" else f"--fold={case['fold']}"
+    return f"--patient={case['patient']} {side}"
 
 
 def planned_mb(wildcards, input):

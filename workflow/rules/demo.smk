@@ -5,7 +5,9 @@ rule make_demo_cohort:
         f"{DEMO}/cohort.json",
     log:
         "data/demo.log",
+    conda:
+        "../../envs/volumes.yaml"
     params:
         versions=versions("demo"),
     shell:
-        "{PYTHON} scripts/demo.py --out " + DEMO + " > {log} 2>&1"
+        f"python scripts/demo.py --out {DEMO} > {{log}} 2>&1"

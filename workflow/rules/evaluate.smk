@@ -6,23 +6,21 @@ rule evaluate_case:
         prediction=f"{RESULTS}/predict/{{case}}.json",
         ingested=f"{RESULTS}/ingest/{{case}}/case.json",
         resampled=f"{RESULTS}/resample/{{case}}/case.json",
-        split=f"{RESULTS}/split.json",
         code=code("evaluate"),
     output:
         scores=f"{RESULTS}/evaluation/cases/{{case}}.json",
         figure=f"{RESULTS}/evaluation/figures/{{case}}.png",
     log:
         f"{RESULTS}/logs/evaluate_case/{{case}}.log",
+    conda:
+        "../../envs/report.yaml"
     params:
+        side=case_side,
         settings=settings("evaluate"),
         versions=versions("evaluate"),
     shell:
-        "{PYTHON} scripts/evaluate.py case --prediction {input.prediction} --split {input.split}"
-        " --ingested "
-        + RESULTS
-        + "/ingest/{wildcards.case} --resampled "
-        + RESULTS
-        + "/resample/{wildcards.case}"
+        "python scripts/evaluate.py case --prediction {input.prediction} {params.side}"
+        f" --ingested {RESULTS}/ingest/{{wildcards.case}} --resampled {RESULTS}/resample/{{wildcards.case}}"
         " --figure {output.figure} --settings {params.settings:q} --out {output.scores} > {log} 2>&1"
 
 
@@ -38,14 +36,14 @@ rule evaluate:
         summary=f"{RESULTS}/evaluation/summary.json",
     log:
         f"{RESULTS}/logs/evaluate.log",
+    conda:
+        "../../envs/report.yaml"
     params:
         folds=" ".join(map(str, FOLDS)),
         settings=settings("evaluate"),
         versions=versions("evaluate"),
     shell:
-        "{PYTHON} scripts/evaluate.py all --cases "
-        + RESULTS
-        + "/evaluation/cases --folds {params.folds}"
+        f"python scripts/evaluate.py all --cases {RESULTS}/evaluation/cases --folds {{params.folds}}"
         " --split {input.split} --settings {params.settings:q} --out {output.summary} > {log} 2>&1"
 
 
@@ -64,10 +62,11 @@ rule report:
         document=f"{RESULTS}/report.json",
     log:
         f"{RESULTS}/logs/report.log",
+    conda:
+        "../../envs/report.yaml"
     params:
         settings=settings("report"),
         versions=versions("report"),
     shell:
-        "{PYTHON} scripts/report.py "
-        + RESULTS
-        + " --settings {params.settings:q} --out {output.page} > {log} 2>&1"
+        f"python scripts/report.py {RESULTS} --settings {{params.settings:q}} --out {{output.page}}"
+        " > {log} 2>&1"

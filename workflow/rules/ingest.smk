@@ -6,16 +6,17 @@ rule ingest_case:
         f"{RESULTS}/ingest/{{case}}/case.json",
     log:
         f"{RESULTS}/logs/ingest_case/{{case}}.log",
+    conda:
+        "../../envs/volumes.yaml"
     params:
         case=case_arguments,
         request=sources_request,
         settings=settings("ingest"),
         versions=versions("ingest"),
     shell:
-        "{PYTHON} scripts/ingest.py {params.case} --request={params.request} --settings {params.settings:q}"
-        " --on-rejected record --out "
-        + RESULTS
-        + "/ingest/{wildcards.case} > {log} 2>&1"
+        "python scripts/ingest.py {params.case} --request={params.request}"
+        f" --settings {{params.settings:q}} --on-rejected record --out {RESULTS}/ingest/{{wildcards.case}}"
+        " > {log} 2>&1"
 
 
 checkpoint split:
@@ -26,11 +27,11 @@ checkpoint split:
         f"{RESULTS}/split.json",
     log:
         f"{RESULTS}/logs/split.log",
+    conda:
+        "../../envs/volumes.yaml"
     params:
         settings=settings("split"),
         versions=versions("split"),
     shell:
-        "{PYTHON} scripts/split.py --ingested "
-        + RESULTS
-        + "/ingest --settings {params.settings:q}"
+        f"python scripts/split.py --ingested {RESULTS}/ingest --settings {{params.settings:q}}"
         " --out {output} > {log} 2>&1"

@@ -8,29 +8,31 @@ rule resample_case:
         case=f"{RESULTS}/resample/{{case}}/case.json",
     log:
         f"{RESULTS}/logs/resample_case/{{case}}.log",
+    conda:
+        "../../envs/volumes.yaml"
     params:
         settings=settings("resample"),
         versions=versions("resample"),
     shell:
-        "{PYTHON} scripts/resample.py {input.case} --settings {params.settings:q}"
-        " --out " + RESULTS + "/resample/{wildcards.case} > {log} 2>&1"
+        "python scripts/resample.py {input.case} --settings {params.settings:q}"
+        f" --out {RESULTS}/resample/{{wildcards.case}} > {{log}} 2>&1"
 
 
 rule fingerprint_fold:
     input:
         lambda wildcards: volumes_of(training_cases(wildcards)),
         lambda wildcards: resampled(training_cases(wildcards)),
-        split=f"{RESULTS}/split.json",
+        split=ancient(f"{RESULTS}/split.json"),
         code=code("fingerprint"),
     output:
         f"{RESULTS}/fingerprint/fold{{fold}}.json",
     log:
         f"{RESULTS}/logs/fingerprint_fold/{{fold}}.log",
+    conda:
+        "../../envs/volumes.yaml"
     params:
         settings=settings("fingerprint"),
         versions=versions("fingerprint"),
     shell:
-        "{PYTHON} scripts/fingerprint.py --split {input.split} --fold {wildcards.fold} --resampled "
-        + RESULTS
-        + "/resample"
-        " --settings {params.settings:q} --out {output} > {log} 2>&1"
+        "python scripts/fingerprint.py --split {input.split} --fold {wildcards.fold}"
+        f" --resampled {RESULTS}/resample --settings {{params.settings:q}} --out {{output}} > {{log}} 2>&1"

@@ -8,15 +8,15 @@ rule plan:
         table=f"{RESULTS}/plan.tsv",
     log:
         f"{RESULTS}/logs/plan.log",
+    conda:
+        "../../envs/tensorflow.yaml"
     params:
         settings=settings("plan"),
         versions=versions("plan"),
     shell:
-        "{PYTHON} scripts/plan.py --split {input.split} --resampled "
-        + RESULTS
-        + "/resample --policy "
-        + CONFIG["numa"]["policy"]
-        + " --settings {params.settings:q} --out {output.json} > {log} 2>&1"
+        f"python scripts/plan.py --split {{input.split}} --resampled {RESULTS}/resample"
+        f" --policy {CONFIG['numa']['policy']} --settings {{params.settings:q}} --out {{output.json}}"
+        " > {log} 2>&1"
 
 
 rule train_fold:
@@ -44,6 +44,8 @@ rule train_fold:
         model=f"{RESULTS}/train/fold{{fold}}/model.json",
     log:
         f"{RESULTS}/logs/train_fold/{{fold}}.log",
+    conda:
+        "../../envs/tensorflow.yaml"
     threads: CONFIG["train"]["threads"]
     resources:
         mem_mb=planned_mb,
@@ -51,16 +53,11 @@ rule train_fold:
         settings=settings("train"),
         versions=versions("train"),
     shell:
-        "{PYTHON} scripts/pin.py --policy "
-        + CONFIG["numa"]["policy"]
-        + " --plan {input.plan} --fold {wildcards.fold} --"
-        " {PYTHON} scripts/train.py --fold {wildcards.fold} --split {input.split} --fingerprint {input.fingerprint}"
-        " --plan {input.plan} --shards "
-        + RESULTS
-        + "/shards --count "
-        + str(SHARDS)
-        + " --settings {params.settings:q}"
-        " --out " + RESULTS + "/train/fold{wildcards.fold} > {log} 2>&1"
+        f"python scripts/pin.py --policy {CONFIG['numa']['policy']} --plan {{input.plan}}"
+        " --fold {wildcards.fold} -- python scripts/train.py --fold {wildcards.fold}"
+        " --split {input.split} --fingerprint {input.fingerprint} --plan {input.plan}"
+        f" --shards {RESULTS}/shards --count {SHARDS} --settings {{params.settings:q}}"
+        f" --out {RESULTS}/train/fold{{wildcards.fold}} > {{log}} 2>&1"
 
 
 rule predict_case:
@@ -84,6 +81,8 @@ rule predict_case:
         document=f"{RESULTS}/predict/{{case}}.json",
     log:
         f"{RESULTS}/logs/predict_case/{{case}}.log",
+    conda:
+        "../../envs/tensorflow.yaml"
     threads: CONFIG["predict"]["threads"]
     params:
         models=lambda wildcards: " ".join(
@@ -92,10 +91,6 @@ rule predict_case:
         settings=settings("predict"),
         versions=versions("predict"),
     shell:
-        "{PYTHON} scripts/predict.py --model {params.models} --ingested "
-        + RESULTS
-        + "/ingest/{wildcards.case}"
-        " --resampled "
-        + RESULTS
-        + "/resample/{wildcards.case} --settings {params.settings:q}"
-        " --out " + RESULTS + "/predict > {log} 2>&1"
+        f"python scripts/predict.py --model {{params.models}} --ingested {RESULTS}/ingest/{{wildcards.case}}"
+        f" --resampled {RESULTS}/resample/{{wildcards.case}} --settings {{params.settings:q}}"
+        f" --out {RESULTS}/predict > {{log}} 2>&1"

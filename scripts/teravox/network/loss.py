@@ -7,12 +7,12 @@ from teravox.network.sums import spatial_sum
 DICE_SMOOTH = 1.0  # voxels added above and below, so that a label absent from reference and prediction has loss 0
 
 
-def inside(padded: list[int], valid: tf.Tensor) -> tf.Tensor:
+def inside(padded: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
     """1 inside the case's own grid, 0 in the padding at the far end of each axis.
 
-    padded : (d, h, w); valid : (3,) int32, the unpadded edges. Returns (1, d, h, w, 1) float32.
+    padded : (3,) int32, (d, h, w); valid : (3,) int32, the unpadded edges. Returns (1, d, h, w, 1) float32.
     """
-    edges = [tf.cast(tf.range(n) < valid[axis], tf.float32) for axis, n in enumerate(padded)]
+    edges = [tf.cast(tf.range(padded[axis]) < valid[axis], tf.float32) for axis in range(3)]
     return tf.einsum("d,h,w->dhw", *edges)[None, ..., None]
 
 
@@ -23,7 +23,7 @@ def dice_cross_entropy(logits: tf.Tensor, classes: tf.Tensor, valid: tf.Tensor) 
     Dice per sample and class (Milletari et al. 2016, arXiv 1606.04797, with plain instead of squared sums), then the mean.
     """
     count = logits.shape[-1]
-    mask = inside(logits.shape[1:4], valid)
+    mask = inside(tf.shape(logits)[1:4], valid)
     log_probability = tf.nn.log_softmax(logits)
     target = tf.one_hot(classes, count) * mask
     probability = tf.exp(log_probability) * mask

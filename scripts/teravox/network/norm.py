@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from teravox.network.sums import spatial_mean, spatial_sum
+from teravox.network.sums import spatial_mean, spatial_sum, voxels
 
 EPSILON = 1e-5  # added to the variance, as in Ulyanov et al. 2016 (arXiv 1607.08022) and nnU-Net
 SLOPE = 0.01  # of the leaky ReLU for negative values, as in nnU-Net
@@ -25,7 +25,7 @@ def instance_norm_leaky_relu(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor):
         d_scaled = tf.where(positive, upstream, SLOPE * upstream)
         d_gamma = spatial_sum(d_scaled * normalised)
         d_beta = spatial_sum(d_scaled)
-        count = float(x.shape[1]) * x.shape[2] * x.shape[3]
+        count = voxels(x)
         mean_product = (d_gamma / count)[:, None, None, None, :]
         mean_gradient = (d_beta / count)[:, None, None, None, :]
         d_x = (gamma * rstd) * (d_scaled - mean_gradient - normalised * mean_product)

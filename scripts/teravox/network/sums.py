@@ -18,5 +18,9 @@ def spatial_sum(x: tf.Tensor) -> tf.Tensor:
 
 def spatial_mean(x: tf.Tensor) -> tf.Tensor:
     """Mean over depth, height and width; x : (n, d, h, w, c) float32. Returns (n, 1, 1, 1, c) float32."""
-    _, depth, height, width, _ = x.shape
-    return (spatial_sum(x) / (float(depth) * height * width))[:, None, None, None, :]
+    return (spatial_sum(x) / voxels(x))[:, None, None, None, :]
+
+
+def voxels(x: tf.Tensor) -> tf.Tensor:
+    """Depth x height x width as float32, multiplied as floats: an integer product would wrap at 2^31."""
+    return tf.reduce_prod(tf.cast(tf.shape(x)[1:4], tf.float32))

@@ -80,7 +80,7 @@ class UNet:
     def __call__(self, weights: dict[str, tf.Variable], x: tf.Tensor) -> tf.Tensor:
         """x : (n, d, h, w, channels) float32, edges multiples of `multiple`. Returns logits (n, d, h, w, classes) float32."""
         for edge in x.shape[1:4]:
-            if edge % self.multiple:
+            if edge is not None and edge % self.multiple:
                 raise ValueError(f"input shape {tuple(x.shape)}: edges must be multiples of {self.multiple}")
 
         def block(x: tf.Tensor, name: str) -> tf.Tensor:
@@ -97,7 +97,7 @@ class UNet:
             skips.append(x)
         for level in reversed(range(self.levels - 1)):
             skip = skips[level]
-            shape = [*skip.shape[:4], self.widths[level]]
+            shape = tf.concat([tf.shape(skip)[:4], [self.widths[level]]], axis=0)
             up = tf.nn.conv3d_transpose(x, weights[f"u{level}_kernel"], shape, [1, 2, 2, 2, 1], "SAME")
             x = block(tf.concat([up, skip], axis=-1), f"d{level}")
         return tf.nn.conv3d(x, weights["head_kernel"], [1] * 5, "SAME") + weights["head_bias"]
