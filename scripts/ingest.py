@@ -37,16 +37,14 @@ def main(args: argparse.Namespace) -> None:
     else:
         described = {}
         for name, array in case.images.items():
-            volumes.write_nifti(args.out / f"{name}.nii.gz", array, case.affine)
-            artefacts[f"{name}.nii.gz"] = hashing.volume_digest(array, case.affine)
+            artefacts[f"{name}.nii.gz"] = volumes.write_nifti(args.out / f"{name}.nii.gz", array, case.affine)
             described[name] = {
                 **statistics.describe(array),
                 "format": case.formats[name],
                 "notes": case.notes[name],
                 "voxels": hashing.array_digest(array),
             }
-        volumes.write_nifti(args.out / "label.nii.gz", case.label, case.affine)
-        artefacts["label.nii.gz"] = hashing.volume_digest(case.label, case.affine)
+        artefacts["label.nii.gz"] = volumes.write_nifti(args.out / "label.nii.gz", case.label, case.affine)
         document |= {
             "verdict": "accepted",
             "reason": None,

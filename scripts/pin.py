@@ -1,6 +1,6 @@
 """Start a command under numactl where its memory belongs, and say what was done.
 
-Usage: pin.py [--policy POLICY] [--need-bytes N | --plan plan.json --fold F] -- COMMAND [ARGUMENT ...]
+Usage: pin.py [--policy POLICY] [--need-mb N] -- COMMAND [ARGUMENT ...]
 """
 
 import argparse
@@ -10,9 +10,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
-from teravox import files, numa
+from teravox import numa
 from teravox.errors import UserError, run_command
 
 
@@ -20,10 +19,7 @@ def main(args: argparse.Namespace) -> None:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         raise UserError("pin: no command given, expected -- COMMAND after the options")
-    need = args.need_bytes
-    if args.plan is not None:
-        need = next(entry["predicted_peak_bytes"] for entry in files.read_json(args.plan)["trainings"] if entry["fold"] == args.fold)
-    arguments, reason = numa.choose(numa.topology(), need, args.policy)
+    arguments, reason = numa.choose(numa.topology(), args.need_mb * 10**6, args.policy)
     pinned = bool(arguments)
     if arguments and shutil.which("numactl") is None:
         pinned, reason = False, "numactl is not installed (on Debian and Ubuntu: apt-get install numactl)"
@@ -44,8 +40,6 @@ def main(args: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--policy", choices=["auto", "none", "bind", "interleave"], default="auto", help="where to put the process (default: auto)")
-    parser.add_argument("--need-bytes", type=int, default=0, help="predicted peak memory of the command")
-    parser.add_argument("--plan", type=Path, help="plan.json, instead of --need-bytes")
-    parser.add_argument("--fold", type=int, default=0, help="which training of the plan")
+    parser.add_argument("--need-mb", type=int, default=0, help="predicted peak memory of the command in MB (10^6 bytes)")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the command with its arguments")
     sys.exit(run_command(main, parser))

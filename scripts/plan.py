@@ -4,12 +4,10 @@ import argparse
 import json
 from pathlib import Path
 
-import numpy as np
-
 from teravox import files, hashing, numa, split
 from teravox import plan as stage
+from teravox.architecture import Architecture
 from teravox.errors import run_command
-from teravox.network.unet import UNet
 from teravox.records import Recorder
 
 COLUMNS = ("fold", "cases", "largest_case", "shape", "padded", "predicted_peak_mb", "threads", "refused")
@@ -19,13 +17,10 @@ def main(args: argparse.Namespace) -> None:
     recorder = Recorder("plan", __file__)
     settings = json.loads(args.settings)
     options = settings["train"]
-    network = UNet(len(settings["channels"]), len(settings["labels"]) + 1, options["filters"], options["levels"])
-    weights = sum(int(np.prod(shape)) for shape in network.weight_shapes().values())
+    network = Architecture.of(settings)
     document = files.read_json(args.split)
     shapes = {case: files.read_json(args.resampled / case / "case.json")["grid"]["shape"] for case in document["cases"]}
-    rows = stage.plan_rows(
-        network, weights, {fold: {case: shapes[case] for case in split.training_cases(document, fold)} for fold in options["folds"]}
-    )
+    rows = stage.plan_rows(network, {fold: {case: shapes[case] for case in split.training_cases(document, fold)} for fold in options["folds"]})
     for row in rows:
         row["threads"] = options["threads"]
     table = ["\t".join(COLUMNS)]
@@ -40,7 +35,7 @@ def main(args: argparse.Namespace) -> None:
     }
     recorder.write(
         args.out,
-        {"trainings": rows, "parameters": weights},
+        {"trainings": rows, "parameters": network.parameters},
         artefacts={args.out.with_suffix(".tsv").name: hashing.text_digest(text)},
         inputs={"split": document["provenance"]["artefacts"]["split.json"]},
         settings=settings,

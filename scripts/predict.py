@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from teravox import files, geometry, hashing, model, normalise, numa, plan, volumes
+from teravox import files, geometry, model, normalise, numa, plan, volumes
 from teravox.errors import UserError, run_command
 from teravox.network import runtime
 from teravox.network.unet import UNet
@@ -27,7 +27,7 @@ def main(args: argparse.Namespace) -> None:
         if case in document["training_cases"]:
             raise UserError(f"{folder}: was trained on case '{case}', expected a model that has not seen it")
     network = UNet(**documents[0]["network"])
-    need = plan.prediction_bytes(network, documents[0]["parameters"], resampled["grid"]["shape"], native["shape"])
+    need = plan.prediction_bytes(network, resampled["grid"]["shape"], native["shape"])
     numa.require_memory(need, f"predicting case '{case}'")
     facts = runtime.start(settings["predict"]["threads"])
 
@@ -44,12 +44,14 @@ def main(args: argparse.Namespace) -> None:
     original = geometry.from_canonical(canonical, orientation)
     original_affine = geometry.native_affine(affine, orientation, original.shape)
     paths = args.out / f"{case}.nii.gz", args.out / f"{case}_grid.nii.gz"
-    volumes.write_nifti(paths[0], original, original_affine)
-    volumes.write_nifti(paths[1], on_grid, grid)
+    artefacts = {
+        paths[0].name: volumes.write_nifti(paths[0], original, original_affine),
+        paths[1].name: volumes.write_nifti(paths[1], on_grid, grid),
+    }
     recorder.write(
         args.out / f"{case}.json",
         {"case": case, "models": [document["fold"] for document in documents]},
-        artefacts={paths[0].name: hashing.volume_digest(original, original_affine), paths[1].name: hashing.volume_digest(on_grid, grid)},
+        artefacts=artefacts,
         inputs={
             f"resample/{case}/image.nii": resampled["provenance"]["artefacts"]["image.nii"],
             **{f"train/fold{document['fold']}/weights.npz": document["provenance"]["artefacts"]["weights.npz"] for document in documents},

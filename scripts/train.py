@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from teravox import augment, files, hashing, model, normalise, numa, plan, sharding, shards, split
+from teravox import augment, files, hashing, model, normalise, numa, plan, sharding, shards
 from teravox.errors import UserError, run_command
 from teravox.network import runtime
 from teravox.network.unet import UNet
@@ -25,24 +25,20 @@ def main(args: argparse.Namespace) -> None:
     recorder = Recorder("train", __file__)
     settings = json.loads(args.settings)
     options, seed = settings["train"], settings["seed"]
-    prediction = next((row for row in files.read_json(args.plan)["trainings"] if row["fold"] == args.fold), None)
-    if prediction is None:
-        raise UserError(f"{args.plan}: holds no fold {args.fold}; run the plan with it")
-    if prediction["refused"]:
-        raise UserError(
-            f"fold {args.fold}: case '{prediction['largest_case']}' needs {prediction['refused']}; use a coarser resample.spacing_mm or fewer filters"
-        )
-    granted = numa.require_memory(prediction["predicted_peak_bytes"], f"training fold {args.fold} ({args.plan})")
+    fingerprint = files.read_json(args.fingerprint)
+    if fingerprint["fold"] != args.fold:
+        raise UserError(f"{args.fingerprint}: is that of fold {fingerprint['fold']}, expected fold {args.fold}")
+    prediction = plan.fold_plan(fingerprint, settings)
+    granted = numa.require_memory(prediction["predicted_peak_bytes"], f"training fold {args.fold}")
     placement = numa.placement()
     facts = runtime.start(options["threads"])
     print(f"{'pinned' if placement['pinned'] else 'NOT PINNED'}: {placement['reason']}")
     print(f"oneDNN on, {facts['threads']} threads on {facts['cores_allowed']} cores")
 
-    fingerprint = files.read_json(args.fingerprint)
-    cases = split.training_cases(files.read_json(args.split), args.fold)
+    cases = list(fingerprint["cases"])
     reader = shards.ShardReader([args.shards / f"{name}.index.json" for name in sharding.shard_names(args.count)])
     values = [label["value"] for label in settings["labels"]]
-    network = UNet(len(settings["channels"]), len(values) + 1, options["filters"], options["levels"])
+    network = UNet.of(settings)
     trainer = Trainer(network, options, seed)
 
     def load(case: str, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -71,7 +67,7 @@ def main(args: argparse.Namespace) -> None:
         {
             "fold": args.fold,
             "network": {"channels": network.channels, "classes": network.classes, "filters": network.filters, "levels": network.levels},
-            "parameters": sum(value.size for value in trainer.result().values()),
+            "parameters": network.parameters,
             "channels": settings["channels"],
             "labels": settings["labels"],
             "cohort": fingerprint["channels"],
@@ -90,15 +86,13 @@ def main(args: argparse.Namespace) -> None:
             "threads_per_core": round(options["threads"] / len(os.sched_getaffinity(0)), 2),
         },
     )
-    print(f"peak memory {peak / 1e6:.0f} MB, predicted {prediction['predicted_peak_bytes'] / 1e6:.0f} MB ({plan.__name__}); {seconds:.0f} s")
+    print(f"peak memory {peak / 1e6:.0f} MB, predicted {prediction['predicted_peak_bytes'] / 1e6:.0f} MB; {seconds:.0f} s")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fold", type=int, required=True, help="the fold that is not trained on")
-    parser.add_argument("--split", type=Path, required=True, help="split.json")
-    parser.add_argument("--fingerprint", type=Path, required=True, help="fingerprint of the fold")
-    parser.add_argument("--plan", type=Path, required=True, help="plan.json")
+    parser.add_argument("--fingerprint", type=Path, required=True, help="fingerprint of the fold: its training cases and their statistics")
     parser.add_argument("--shards", type=Path, required=True, help="folder of the shards")
     parser.add_argument("--count", type=int, required=True, help="number of shards")
     parser.add_argument("--settings", required=True, help="JSON: seed, channels, labels and train of the configuration")

@@ -20,7 +20,7 @@ STAGE_SETTINGS = {
     "resample": ["channels.name", "labels", "resample"],
     "fingerprint": ["channels.name", "labels"],
     "shard": ["channels.name", "labels", "shard"],
-    "plan": ["channels.name", "labels", "train"],
+    "plan": ["channels.name", "labels", "train.folds", "train.levels", "train.filters", "train.threads"],
     "train": ["seed", "channels", "labels", "train"],
     "predict": ["labels", "predict"],
     "evaluate": ["labels", "regions", "evaluate"],

@@ -1,31 +1,15 @@
 """Memory a training will take, predicted from shapes alone, before it runs."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+
+from teravox.architecture import Architecture
+from teravox.errors import UserError
 
 FLOAT = 4  # bytes
 RUNTIME_BYTES = 650_000_000  # TensorFlow, its thread pools and the traced graph, measured with the smallest network
 ELEMENT_LIMIT = 2**31 - 1  # TensorFlow's kernels count in 32 bits; oneDNN falls back to a reference kernel at 2^31
-
-
-class Network(Protocol):
-    """What the formula needs of a network; see teravox.network.unet.UNet."""
-
-    @property
-    def channels(self) -> int: ...
-
-    @property
-    def classes(self) -> int: ...
-
-    @property
-    def levels(self) -> int: ...
-
-    @property
-    def widths(self) -> list[int]: ...
-
-    @property
-    def multiple(self) -> int: ...
 
 
 def padded(shape: list[int], multiple: int) -> list[int]:
@@ -33,7 +17,7 @@ def padded(shape: list[int], multiple: int) -> list[int]:
     return [edge + -edge % multiple for edge in shape]
 
 
-def kept_channels(network: Network) -> list[int]:
+def kept_channels(network: Architecture) -> list[int]:
     """Per level, how many feature maps stay alive between the forward and the backward pass of a step.
 
     Each of two convolutions of a block keeps its raw output and the activation made of it (the input of what follows); the
@@ -47,36 +31,45 @@ def kept_channels(network: Network) -> list[int]:
     return kept
 
 
-def training_bytes(network: Network, weights: int, shape: list[int]) -> int:
+def training_bytes(network: Architecture, shape: list[int]) -> int:
     """Predicted peak resident memory of a training on volumes of `shape` (after padding), in bytes.
 
     Kept feature maps, plus at full resolution what the backward pass of the widest block and the loss hold at once: three
     times the concatenation (its gradient, the convolution's workspace, the normalised values) and six copies of the classes;
-    plus five copies of the weights (value, gradient, two moments of Adam, moving average) and the runtime. weights : number
-    of parameters.
+    plus five copies of the weights (value, gradient, two moments of Adam, moving average) and the runtime.
     """
     voxels = int(np.prod(padded(shape, network.multiple), dtype=np.int64))
     kept = sum(channels * voxels // 8**level for level, channels in enumerate(kept_channels(network)))
     transient = (3 * 2 * network.widths[0] + 6 * network.classes) * voxels
-    return FLOAT * (kept + transient + 5 * weights) + RUNTIME_BYTES
+    return FLOAT * (kept + transient + 5 * network.parameters) + RUNTIME_BYTES
 
 
-def largest_tensor(network: Network, shape: list[int]) -> int:
+def largest_tensor(network: Architecture, shape: list[int]) -> int:
     """Elements of the largest tensor of a step: the first decoder block's concatenation at full resolution."""
     width = 2 * network.widths[0] if network.levels > 1 else max(network.widths[0], network.channels)
     return max(width, network.classes) * int(np.prod(padded(shape, network.multiple), dtype=np.int64))
 
 
-def prediction_bytes(network: Network, weights: int, shape: list[int], native: list[int]) -> int:
+def prediction_bytes(network: Architecture, shape: list[int], native: list[int]) -> int:
     """Predicted peak of predicting one case, in bytes: skips and one block at full resolution, then class scores on both grids."""
     voxels = int(np.prod(padded(shape, network.multiple), dtype=np.int64))
     skips = sum(width * voxels // 8**level for level, width in enumerate(network.widths))
     block = 6 * network.widths[0] * voxels
     scores = 3 * network.classes * voxels + 4 * int(np.prod(native, dtype=np.int64))
-    return FLOAT * (skips + block + scores + weights) + RUNTIME_BYTES
+    return FLOAT * (skips + block + scores + network.parameters) + RUNTIME_BYTES
 
 
-def plan_rows(network: Network, weights: int, fold_shapes: dict[int, dict[str, list[int]]]) -> list[dict[str, Any]]:
+def fold_plan(fingerprint: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """The plan of one training from its fold's fingerprint. Raises UserError when a tensor would be too large for TensorFlow."""
+    row = plan_rows(Architecture.of(settings), {fingerprint["fold"]: fingerprint["shapes"]})[0]
+    if row["refused"]:
+        raise UserError(
+            f"fold {row['fold']}: case '{row['largest_case']}' needs {row['refused']}; use a coarser resample.spacing_mm or fewer filters"
+        )
+    return row
+
+
+def plan_rows(network: Architecture, fold_shapes: dict[int, dict[str, list[int]]]) -> list[dict[str, Any]]:
     """One entry per training: its largest volume, predicted peak, and whether a tensor would pass the 2^31 limit.
 
     fold_shapes : fold -> training case -> shape (x, y, z) on the isotropic grid.
@@ -92,7 +85,7 @@ def plan_rows(network: Network, weights: int, fold_shapes: dict[int, dict[str, l
                 "largest_case": case,
                 "shape": shapes[case],
                 "padded": padded(shapes[case], network.multiple),
-                "predicted_peak_bytes": training_bytes(network, weights, shapes[case]),
+                "predicted_peak_bytes": training_bytes(network, shapes[case]),
                 "largest_tensor_elements": elements,
                 "refused": f"a tensor of {elements} elements, at most {ELEMENT_LIMIT} are possible" if elements > ELEMENT_LIMIT else None,
             }

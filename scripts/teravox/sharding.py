@@ -21,5 +21,5 @@ def shard_names(count: int) -> list[str]:
 
 
 def cases_in(shard: str, count: int, cases: dict[str, dict[str, Any]]) -> list[str]:
-    """The cases of one shard. cases : case -> its entry in split.json."""
-    return [name for name, case in cases.items() if shard_name(shard_of(case["patient"], count), count) == shard]
+    """The cases of one shard. cases : case -> its entry in split.json; those of the test set train nothing and are in no shard."""
+    return [name for name, case in cases.items() if case["set"] == "train" and shard_name(shard_of(case["patient"], count), count) == shard]

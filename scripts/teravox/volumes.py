@@ -11,7 +11,7 @@ import SimpleITK as sitk
 from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 
-from teravox import files, geometry
+from teravox import files, geometry, hashing
 from teravox.errors import RejectedCase
 
 FORMS_ATOL_MM = 1e-3  # between entries of qform and sform: a float32 quaternion is good to about 1e-4 of a voxel's edge
@@ -190,8 +190,12 @@ def check_intensities(array: np.ndarray, source: str) -> None:
         raise RejectedCase(f"{source}: all voxels are {array.flat[0]}, expected an image")
 
 
-def write_nifti(path: Path, array: np.ndarray, affine: np.ndarray) -> None:
-    """Write an array (x, y, z) or (x, y, z, c) with a fresh header: type, shape, affine (RAS+, mm) and nothing else."""
+def write_nifti(path: Path, array: np.ndarray, affine: np.ndarray) -> str:
+    """Write an array (x, y, z) or (x, y, z, c) with a fresh header: type, shape, affine (RAS+, mm) and nothing else.
+
+    Returns the content hash of what the file holds: NIfTI stores the affine in float32.
+    """
+    affine = np.asarray(affine, np.float32).astype(np.float64)
     image = nib.Nifti1Image(array, affine, dtype=array.dtype)
     image.header.set_xyzt_units("mm")
     image.set_sform(affine, code=1)
@@ -202,6 +206,7 @@ def write_nifti(path: Path, array: np.ndarray, affine: np.ndarray) -> None:
                 image.to_stream(packed)
         else:
             image.to_stream(stream)
+    return hashing.volume_digest(array, affine)
 
 
 def load(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 from teravox import cases as case_table
 from teravox import config as configuration
 from teravox import files, imports, manifest, numa, sharding
+from teravox import plan as planning
 from teravox import split as splitting
 from teravox.errors import UserError
 
@@ -149,15 +150,10 @@ def case_side(wildcards):
 
 
 def planned_mb(wildcards, input):
-    """The predicted peak of a training in MB (10^6 bytes)."""
-    # A plan that does not exist yet must raise FileNotFoundError: Snakemake then asks again once it does.
-    rows = json.loads(Path(input.plan).read_text())["trainings"]
-    return (
-        next(
-            row["predicted_peak_bytes"]
-            for row in rows
-            if row["fold"] == int(wildcards.fold)
-        )
-        // 10**6
-        + 1
+    """The predicted peak of a training in MB (10^6 bytes), from its fold's fingerprint."""
+    # A fingerprint that does not exist yet must raise FileNotFoundError: Snakemake then asks again once it does.
+    fingerprint = json.loads(Path(input.fingerprint).read_text())
+    need = planning.fold_plan(
+        fingerprint, configuration.stage_settings(CONFIG, "train")
     )
+    return need["predicted_peak_bytes"] // 10**6 + 1

@@ -19,6 +19,8 @@ rule plan:
         " > {log} 2>&1"
 
 
+# No edge between two jobs may be ancient alone: Snakemake would then overlook the second job's own reasons to run.
+# So bulk files are ancient, and the small document of the same job is not.
 rule train_fold:
     input:
         ancient(
@@ -27,16 +29,11 @@ rule train_fold:
                 shard=sharding.shard_names(SHARDS),
             )
         ),
-        ancient(
-            expand(
-                f"{RESULTS}/shards/{{shard}}.index.json",
-                shard=sharding.shard_names(SHARDS),
-            )
+        expand(
+            f"{RESULTS}/shards/{{shard}}.index.json",
+            shard=sharding.shard_names(SHARDS),
         ),
-        split=ancient(f"{RESULTS}/split.json"),
-        # The fingerprint carries the content hashes of the fold's training cases: only they start a new training.
         fingerprint=f"{RESULTS}/fingerprint/fold{{fold}}.json",
-        plan=ancient(f"{RESULTS}/plan.json"),
         code=code("train"),
     output:
         weights=f"{RESULTS}/train/fold{{fold}}/weights.npz",
@@ -53,9 +50,8 @@ rule train_fold:
         settings=settings("train"),
         versions=versions("train"),
     shell:
-        f"python scripts/pin.py --policy {CONFIG['numa']['policy']} --plan {{input.plan}}"
-        " --fold {wildcards.fold} -- python scripts/train.py --fold {wildcards.fold}"
-        " --split {input.split} --fingerprint {input.fingerprint} --plan {input.plan}"
+        f"python scripts/pin.py --policy {CONFIG['numa']['policy']} --need-mb {{resources.mem_mb}} --"
+        f" python scripts/train.py --fold {{wildcards.fold}} --fingerprint {{input.fingerprint}}"
         f" --shards {RESULTS}/shards --count {SHARDS} --settings {{params.settings:q}}"
         f" --out {RESULTS}/train/fold{{wildcards.fold}} > {{log}} 2>&1"
 

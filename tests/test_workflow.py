@@ -1,0 +1,298 @@
+"""The whole workflow on a tiny cohort, and what makes its stages run again."""
+
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pytest
+import yaml
+
+from teravox import hashing, metrics, model, volumes
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+CONFIG = "config/tiny.yaml"
+EVALUATION = {"evaluate_case", "evaluate", "report", "ledger"}
+FROM_TRAINING = {"train_fold", "predict_case", *EVALUATION}
+
+
+class Workspace:
+    """A copy of the repository's files with a tiny cohort and a configuration for it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.results = root / "results"
+
+    def snakemake(self, *arguments: str, check: bool = True) -> str:
+        """Run snakemake as a user would; returns what it printed. The module's own interpreter, not a shell's PATH."""
+        command = [sys.executable, "-m", "snakemake", "--configfile", CONFIG, *arguments]
+        done = subprocess.run(command, cwd=self.root, capture_output=True, text=True, timeout=900)
+        if check and done.returncode:
+            raise AssertionError(f"{command} ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}")
+        if not check:
+            assert done.returncode != 0
+        return done.stdout + done.stderr
+
+    def planned(self, *arguments: str) -> dict[str, int]:
+        """Jobs that a dry run would execute, `all` left out: rule -> count."""
+        text = self.snakemake("--cores", "2", "--dry-run", *arguments)
+        jobs = {rule: int(count) for rule, count in re.findall(r"^([a-z_]+) +(\d+)$", text, re.MULTILINE)}
+        if not jobs:
+            assert "Nothing to be done" in text
+        return {rule: count for rule, count in jobs.items() if rule not in ("all", "total")}
+
+    def configure(self, **changes: object) -> None:
+        """Write the configuration anew with top-level keys or blocks changed."""
+        settings: dict[str, Any] = {
+            "results": "results",
+            "dataset": {"layout": "table", "path": "data/tiny/cases.tsv"},
+            "split": {"folds": 2},
+            "resample": {"spacing_mm": 9},
+            "shard": {"count": 2, "block_mb": 0.01},
+            "train": {"folds": [0, 1], "levels": 3, "filters": 2, "steps": 6, "threads": 2},
+            "predict": {"threads": 1},
+            "evaluate": {"nsd_tolerance_mm": 2},
+        }
+        for key, value in changes.items():
+            settings[key] = {**settings.get(key, {}), **value} if isinstance(value, dict) else value
+        (self.root / CONFIG).write_text(yaml.safe_dump(settings))
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    root = tmp_path_factory.mktemp("workflow")
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    for name in listed.stdout.splitlines():
+        if (REPOSITORY / name).is_file():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPOSITORY / name, root / name)
+    made = [sys.executable, "scripts/demo.py", "--out", "data/tiny", "--cases", "6", "--scale", "3"]
+    subprocess.run(made, cwd=root, check=True, capture_output=True)
+    workspace = Workspace(root)
+    workspace.configure()
+    workspace.snakemake("--cores", "2")
+    return workspace
+
+
+@pytest.fixture
+def edited(workspace: Workspace) -> Iterator[list[tuple[Path, bytes]]]:
+    """Files put in this list as (path, content) are restored after the test."""
+    kept: list[tuple[Path, bytes]] = []
+    yield kept
+    for path, content in kept:
+        path.write_bytes(content)
+    workspace.configure()
+
+
+def change(path: Path, content: bytes, kept: list[tuple[Path, bytes]]) -> None:
+    kept.append((path, path.read_bytes()))
+    path.write_bytes(content)
+
+
+def test_run_writes_everything(workspace: Workspace) -> None:
+    results = workspace.results
+    rows = list(csv.DictReader((results / "evaluation" / "metrics.csv").open()))
+    assert list(rows[0]) == [
+        "case",
+        "patient",
+        "fold",
+        "set",
+        "label",
+        "space",
+        "dice",
+        "iou",
+        "hd95",
+        "assd",
+        "nsd",
+        "volume_ml",
+        "reference_volume_ml",
+    ]
+    split = json.loads((results / "split.json").read_text())
+    assert {row["case"] for row in rows} == set(split["cases"])
+    assert {row["set"] for row in rows} == {"validation", "test"} and {row["space"] for row in rows} == {"native", "grid"}
+    assert len(rows) == 6 * 4 * 2  # cases, labels and region, spaces
+    assert not list(results.rglob(".writing-*"))
+
+
+def test_scores_are_those_of_the_files(workspace: Workspace) -> None:
+    """A row of metrics.csv from the prediction and the source label on disk, read by nibabel alone."""
+    rows = [
+        row
+        for row in csv.DictReader((workspace.results / "evaluation" / "metrics.csv").open())
+        if row["case"] == "case01" and row["space"] == "native"
+    ]
+    prediction = nib.load(workspace.results / "predict" / "case01.nii.gz")
+    source = nib.load(workspace.root / "data" / "tiny" / "case01" / "label.nii.gz")
+    assert prediction.shape == source.shape and np.allclose(prediction.affine, source.affine, atol=1e-4)
+    for row, values in zip(rows, ([1], [2], [3], [1, 2, 3]), strict=True):
+        found, truth = (np.isin(np.asarray(image.dataobj), values) for image in (prediction, source))
+        assert float(row["dice"]) == pytest.approx(2 * (found & truth).sum() / (found.sum() + truth.sum()), abs=1e-6)
+        assert float(row["reference_volume_ml"]) == pytest.approx(truth.sum() * abs(np.linalg.det(source.affine[:3, :3])) / 1000, rel=1e-5)
+
+
+def test_ledger_holds_every_artefact(workspace: Workspace) -> None:
+    ledger = json.loads((workspace.results / "audit" / "ledger.json").read_text())
+    assert {job["stage"] for job in ledger["jobs"]} == {
+        "ingest",
+        "split",
+        "resample",
+        "fingerprint",
+        "shard",
+        "plan",
+        "train",
+        "predict",
+        "evaluate",
+        "report",
+    }
+    for name, entry in ledger["artefacts"].items():
+        path = workspace.results / name
+        assert path.stat().st_size == entry["bytes"]
+        if name.endswith((".nii", ".nii.gz")):
+            assert hashing.volume_digest(*volumes.load(path)) == entry["content"]
+    _, weights = model.load_model(workspace.results / "train" / "fold0")
+    assert model.weights_digest(weights) == ledger["artefacts"]["train/fold0/weights.npz"]["content"]
+    training = next(job for job in ledger["jobs"] if job["stage"] == "train")
+    assert training["run"]["onednn"] is True and training["run"]["threads"] == 2 and training["run"]["machine"]["cpu_features"]
+    assert training["seeds"] == {"train": 2020} and training["versions"]["tensorflow"]
+    assert "reason" in training["run"]["pinning"]
+    listed = {
+        str(path.relative_to(workspace.results))
+        for path in workspace.results.rglob("*")
+        if path.suffix in (".nii", ".gz", ".npz", ".csv", ".tfrecord", ".png")
+    }
+    assert listed <= set(ledger["artefacts"])
+
+
+def test_report_is_one_offline_page(workspace: Workspace) -> None:
+    page = (workspace.results / "report.html").read_text()
+    assert not re.findall(r"""(?:src|href)=["']?(?!data:|#)[^"' >]+""", page)
+    assert page.count("data:image/png;base64,") == 6 + 3 + 1  # cases, box plots, learning curves
+    for text in ("whole_tumour", "predicted peak MB", "oneDNN", "BLAKE3", metrics.EMPTY_RULE[:40]):
+        assert text in page
+
+
+def test_model_saw_no_case_it_predicts(workspace: Workspace) -> None:
+    split = json.loads((workspace.results / "split.json").read_text())["cases"]
+    for name, case in split.items():
+        for fold in json.loads((workspace.results / "predict" / f"{name}.json").read_text())["models"]:
+            trained = json.loads((workspace.results / "train" / f"fold{fold}" / "model.json").read_text())["training_cases"]
+            assert case["patient"] not in {split[other]["patient"] for other in trained}
+
+
+def test_second_run_does_nothing(workspace: Workspace) -> None:
+    assert "Nothing to be done" in workspace.snakemake("--cores", "2")
+    assert workspace.planned("--cores", "1") == {}
+
+
+def test_touching_any_file_reruns_nothing(workspace: Workspace) -> None:
+    big = workspace.results / "resample" / "case01" / "image.nii"
+    assert any(path.stat().st_size > 10**6 for path in workspace.root.rglob("*") if path.is_file()) or big.exists()
+    for path in workspace.root.rglob("*"):
+        if path.is_file() and ".snakemake" not in path.parts:
+            os.utime(path)
+    assert workspace.planned() == {}
+
+
+def test_dry_run_writes_nothing(workspace: Workspace) -> None:
+    before = {path for path in workspace.root.rglob("*") if ".snakemake" not in path.parts}
+    workspace.planned()
+    assert {path for path in workspace.root.rglob("*") if ".snakemake" not in path.parts} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("README.md", set()),
+        ("scripts/pin.py", set()),
+        ("envs/requirements.lock", set()),
+        ("scripts/teravox/report.html.j2", {"report", "ledger"}),
+        ("scripts/teravox/ledger.py", {"ledger"}),
+        ("scripts/teravox/metrics.py", EVALUATION),
+        ("scripts/teravox/prediction.py", {"predict_case", *EVALUATION}),
+        ("scripts/teravox/network/loss.py", FROM_TRAINING),
+        ("scripts/teravox/shards.py", {"write_shard", *FROM_TRAINING}),
+        ("scripts/teravox/fingerprint.py", {"fingerprint_fold", *FROM_TRAINING}),
+        ("scripts/resample.py", {"resample_case", "fingerprint_fold", "write_shard", "plan", *FROM_TRAINING}),
+    ],
+)
+def test_editing_a_file_reruns_what_uses_it(workspace: Workspace, edited: list[tuple[Path, bytes]], name: str, expected: set[str]) -> None:
+    path = workspace.root / name
+    change(path, path.read_bytes() + b"\n# edited\n", edited)
+    assert set(workspace.planned()) == expected
+
+
+def test_tolerance_reruns_no_training(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:
+    workspace.configure(evaluate={"nsd_tolerance_mm": 3})
+    assert set(workspace.planned()) == EVALUATION
+
+
+def test_placement_policy_reruns_no_training(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:
+    workspace.configure(numa={"policy": "none"})
+    assert "train_fold" not in workspace.planned()
+
+
+def test_changed_slice_reruns_its_case(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:
+    """One byte of one DICOM slice, even under an old modification time; the same file merely touched does nothing."""
+    path = sorted((workspace.root / "data" / "tiny" / "case02" / "t1").glob("*"))[3]
+    old = path.stat()
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    change(path, bytes(content), edited)
+    os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns - 10**12))
+    text = workspace.snakemake("--cores", "2", "--dry-run")
+    assert re.findall(r"rule ingest_case:.*?wildcards: case=(\w+)", text, re.DOTALL)[0] == "case02"
+    assert workspace.planned()["ingest_case"] == 1
+
+
+def test_one_stage_can_be_forced(workspace: Workspace) -> None:
+    assert set(workspace.planned("--forcerun", "resample_case")) == {"resample_case", "fingerprint_fold", "write_shard", "plan", *FROM_TRAINING}
+    assert set(workspace.planned("--forcerun", "evaluate_case")) == EVALUATION
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"train": {"stepz": 3}}, "error: configuration: unknown key 'train.stepz', did you mean 'steps'?"),
+        ({"channels": [{"name": "t1w"}]}, "error: data/tiny/cases.tsv row 1: column 't1w' is missing"),
+        ({"dataset": {"path": "data/none.tsv"}}, "error: data/none.tsv: not readable"),
+    ],
+)
+def test_mistake_in_configuration_is_one_line(workspace: Workspace, edited: list[tuple[Path, bytes]], changes: dict[str, object], line: str) -> None:
+    workspace.configure(**changes)
+    text = workspace.snakemake("--cores", "2", check=False)
+    assert line in text
+    assert "Traceback" not in text and "rule " not in text
+
+
+def test_missing_file_is_named_before_any_job(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:
+    table = workspace.root / "data" / "tiny" / "cases.tsv"
+    change(table, table.read_bytes().replace(b"case01/t2.nii.gz", b"case01/gone.nii.gz"), edited)
+    text = workspace.snakemake("--cores", "2", check=False)
+    assert "error: data/tiny/cases.tsv row 2: t2 of case 'case01' is missing: data/tiny/case01/gone.nii.gz" in text
+    assert "Traceback" not in text and "rule " not in text
+
+
+def test_rejected_case_stops_or_is_excluded(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:
+    """Runs last: it leaves the workspace with another cohort."""
+    path = workspace.root / "data" / "tiny" / "case06" / "flair.nii.gz"
+    change(path, path.read_bytes()[: path.stat().st_size // 2], edited)
+    text = workspace.snakemake("--cores", "2", check=False)
+    reason = "data/tiny/case06/flair.nii.gz: damaged gzip file"
+    assert f"rejected: {reason}" in text and "Traceback" not in text.split("Logfile", 1)[1]
+    case = json.loads((workspace.results / "ingest" / "case06" / "case.json").read_text())
+    assert case["verdict"] == "rejected" and case["reason"].startswith(reason)
+    assert {path.name for path in (workspace.results / "ingest" / "case06").iterdir()} == {"case.json", "case.run.json"}
+
+    workspace.configure(on_rejected="exclude")
+    workspace.snakemake("--cores", "2")
+    assert reason in (workspace.results / "report.html").read_text()
+    assert list(json.loads((workspace.results / "split.json").read_text())["excluded"]) == ["case06"]
+    assert "case06" not in (workspace.results / "evaluation" / "metrics.csv").read_text()
