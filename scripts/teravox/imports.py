@@ -14,7 +14,7 @@ from pathlib import Path
 
 LIBRARY = Path(__file__).resolve().parent
 IMMATERIAL = {"tqdm", "psutil", "blake3"}  # they show, watch and fingerprint; no number depends on their version
-DISTRIBUTIONS = {"cc3d": ["connected-components-3d"], "yaml": ["PyYAML"], "tensorflow": ["tensorflow-cpu", "tensorflow"]}
+DISTRIBUTIONS = {"yaml": ["PyYAML"], "tensorflow": ["tensorflow-cpu", "tensorflow"]}
 
 
 def _imported_names(path: Path) -> list[str]:

@@ -9,13 +9,15 @@ rule plan:
     log:
         f"{RESULTS}/logs/plan.log",
     conda:
-        "../../envs/tensorflow.yaml"
+        "../../envs/volumes.yaml"
+    resources:
+        numa=CONFIG["numa"]["policy"],  # a resource starts no rerun
     params:
         settings=settings("plan"),
         versions=versions("plan"),
     shell:
         f"python scripts/plan.py --split {{input.split}} --resampled {RESULTS}/resample"
-        f" --policy {CONFIG['numa']['policy']} --settings {{params.settings:q}} --out {{output.json}}"
+        f" --policy {{resources.numa}} --settings {{params.settings:q}} --out {{output.json}}"
         " > {log} 2>&1"
 
 
@@ -46,11 +48,12 @@ rule train_fold:
     threads: CONFIG["train"]["threads"]
     resources:
         mem_mb=planned_mb,
+        numa=CONFIG["numa"]["policy"],  # where it runs changes no number: a resource starts no rerun
     params:
         settings=settings("train"),
         versions=versions("train"),
     shell:
-        f"python scripts/pin.py --policy {CONFIG['numa']['policy']} --need-mb {{resources.mem_mb}} --"
+        f"python scripts/pin.py --policy {{resources.numa}} --need-mb {{resources.mem_mb}} --"
         f" python scripts/train.py --fold {{wildcards.fold}} --fingerprint {{input.fingerprint}}"
         f" --shards {RESULTS}/shards --count {SHARDS} --settings {{params.settings:q}}"
         f" --out {RESULTS}/train/fold{{wildcards.fold}} > {{log}} 2>&1"
