@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from teravox import files, hashing, statistics, volumes
+from teravox import files, hashing, numa, statistics, volumes
 from teravox import resample as stage
 from teravox.errors import UserError, run_command
 from teravox.records import Recorder
@@ -19,6 +19,8 @@ def main(args: argparse.Namespace) -> None:
     if case["verdict"] != "accepted":
         raise UserError(f"{args.case}: the case was rejected ({case['reason']}), expected an accepted one")
     names = [channel["name"] for channel in settings["channels"]]
+    voxel_bytes = sum(np.dtype(case["channels"][name]["dtype"]).itemsize for name in names) + 2
+    numa.require_memory(stage.peak_bytes(case["grid"]["shape"], voxel_bytes), f"resampling case '{case['case']}'")
     images = [np.asarray(volumes.load(args.case.parent / f"{name}.nii.gz")[0]) for name in names]
     label, affine = volumes.load(args.case.parent / "label.nii.gz")
     label = np.asarray(label)

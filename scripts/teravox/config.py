@@ -21,7 +21,12 @@ STAGE_SETTINGS = {
     "fingerprint": ["channels.name", "labels"],
     "shard": ["channels.name", "labels", "shard"],
     "plan": ["channels.name", "labels", "train.folds", "train.levels", "train.filters", "train.threads"],
-    "train": ["seed", "channels", "labels", "train"],
+    "train": [
+        "seed",
+        "channels",
+        "labels",
+        *(f"train.{key}" for key in ("levels", "filters", "steps", "learning_rate", "weight_decay", "average", "threads", "augment")),
+    ],
     "predict": ["labels", "predict"],
     "evaluate": ["labels", "regions", "evaluate"],
     "report": ["seed", "on_rejected", "dataset", "channels", "labels", "regions", "split", "resample", "shard", "train", "predict", "evaluate"],

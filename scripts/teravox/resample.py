@@ -10,6 +10,15 @@ import SimpleITK as sitk
 from teravox import files, geometry
 
 SLAB_BYTES = 1 << 26  # of output held at a time, as float64
+RUNTIME_BYTES = 200_000_000  # Python, numpy and SimpleITK
+
+
+def peak_bytes(shape: tuple[int, int, int], channel_bytes: int) -> int:
+    """Memory of resampling one case, predicted from its native grid: all channels and the label as they are, and at a time one
+    channel in float64 as SimpleITK's image, its source and two steps of the low-pass. channel_bytes : of a voxel, all together.
+    """
+    voxels = int(np.prod(shape, dtype=np.int64))
+    return voxels * (channel_bytes + 4 * 8) + 3 * SLAB_BYTES + RUNTIME_BYTES
 
 
 def blur(image: sitk.Image, spacing_mm: float) -> sitk.Image:
