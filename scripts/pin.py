@@ -22,7 +22,10 @@ def main(args: argparse.Namespace) -> None:
         raise UserError("pin: no command given, expected -- COMMAND after the options")
     need = args.need_bytes
     if args.plan is not None:
-        need = next(entry["predicted_peak_bytes"] for entry in files.read_json(args.plan)["trainings"] if entry["fold"] == args.fold)
+        planned = {entry["fold"]: entry["predicted_peak_bytes"] for entry in files.read_json(args.plan)["trainings"]}
+        if args.fold not in planned:
+            raise UserError(f"{args.plan}: holds no fold {args.fold}; run the plan with it")
+        need = planned[args.fold]
     arguments, reason = numa.choose(numa.topology(), need, args.policy)
     pinned = bool(arguments)
     if arguments and shutil.which("numactl") is None:

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from teravox.network.norm import instance_norm_leaky_relu
+from teravox.network.sums import add_bias
 
 CONVOLUTIONS_PER_BLOCK = 2
 HEAD_GAIN = 0.1  # on the last kernel: class scores start near zero, so no class has to be unlearnt first
@@ -100,4 +101,4 @@ class UNet:
             shape = tf.concat([tf.shape(skip)[:4], [self.widths[level]]], axis=0)
             up = tf.nn.conv3d_transpose(x, weights[f"u{level}_kernel"], shape, [1, 2, 2, 2, 1], "SAME")
             x = block(tf.concat([up, skip], axis=-1), f"d{level}")
-        return tf.nn.conv3d(x, weights["head_kernel"], [1] * 5, "SAME") + weights["head_bias"]
+        return add_bias(tf.nn.conv3d(x, weights["head_kernel"], [1] * 5, "SAME"), tf.convert_to_tensor(weights["head_bias"]))
