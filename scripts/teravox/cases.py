@@ -12,6 +12,8 @@ from teravox.errors import UserError
 
 VOLUME_ENDINGS = (".nii", ".nii.gz", ".nrrd", ".nhdr", ".mha", ".mhd")
 
+GRID_SUFFIX = "_grid"  # of the file that holds a case's prediction on the isotropic grid
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -55,6 +57,11 @@ def read_cases(config: dict[str, Any]) -> list[Case]:
             raise UserError(
                 f"{case.row}: the patient is in set '{case.set}' here and in '{other.set}' in {other.row}; keep a patient's cases in one set"
             )
+    for case in cases:
+        if case.case.lower() + GRID_SUFFIX in seen:
+            raise UserError(
+                f"{seen[case.case.lower() + GRID_SUFFIX].row}: '{case.case}{GRID_SUFFIX}' names a file of case '{case.case}'; rename the case"
+            )
     if config["split"]["test_fraction"] and any(case.set == "test" for case in cases):
         raise UserError(f"{config['dataset']['path']}: column 'set' names test cases, and split.test_fraction is set too; use one of the two")
     return cases
@@ -63,13 +70,15 @@ def read_cases(config: dict[str, Any]) -> list[Case]:
 def read_table(path: Path, channels: list[str]) -> list[Case]:
     """Read a tab-separated case table: columns case, patient, the channels, label and, if wanted, set. Raises UserError."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        reader = csv.reader(path.read_text(encoding="utf-8-sig").splitlines(), delimiter="\t", strict=True)
+        rows = [(reader.line_num, cells) for cells in reader]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not readable as a UTF-8 text ({error}); expected a tab-separated case table") from None
-    rows = list(csv.reader((line for line in lines), delimiter="\t"))
+    except csv.Error as error:
+        raise UserError(f"{path} row {reader.line_num}: {error}; a quotation mark that opens a cell must also close it") from None
     if not rows:
         raise UserError(f"{path}: empty, expected a header line with case, patient, {', '.join(channels)}, label")
-    header = [name.strip() for name in rows[0]]
+    header = [name.strip() for name in rows[0][1]]
     expected = ["case", "patient", *channels, "label"]
     for name in expected:
         if name not in header:
@@ -80,7 +89,7 @@ def read_table(path: Path, channels: list[str]) -> list[Case]:
         if header.count(name) > 1:
             raise UserError(f"{path} row 1: column '{name}' stands more than once")
     cases = []
-    for number, cells in enumerate(rows[1:], start=2):
+    for number, cells in rows[1:]:
         if not any(cell.strip() for cell in cells) or cells[0].startswith("#"):
             continue
         row = f"{path} row {number}"
@@ -105,12 +114,12 @@ def read_msd(folder: Path, channels: list[str]) -> list[Case]:
     if description is None:
         raise UserError(f"{path}: missing; expected a Medical Segmentation Decathlon folder (link or unpack the download there)")
     try:
-        modalities, training = description["modality"], description["training"]
+        modalities, training = len(description["modality"]), description["training"]
         pairs = [(str(entry["image"]), str(entry["label"])) for entry in training]
     except (KeyError, TypeError) as error:
         raise UserError(f"{path}: no list 'training' of image and label, or no 'modality' ({error}); expected the decathlon's format") from None
-    if len(modalities) != len(channels):
-        raise UserError(f"{path}: names {len(modalities)} modalities, expected {len(channels)} ('channels' of the configuration)")
+    if modalities != len(channels):
+        raise UserError(f"{path}: names {modalities} modalities, expected {len(channels)} ('channels' of the configuration)")
     cases = []
     for number, (image, label) in enumerate(pairs):
         name = re.sub(r"\.nii(\.gz)?$", "", Path(image).name)

@@ -2,6 +2,7 @@
 
 import copy
 import difflib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def describe(error: jsonschema.ValidationError) -> str:
     limit: Any = error.validator_value
     if error.validator == "additionalProperties":
         known = list(part["properties"])
-        unknown = sorted(set(instance) - set(known))[0]
+        unknown = sorted(map(str, set(instance) - set(known)))[0]  # YAML has keys that are no text: 1, yes, null
         close = difflib.get_close_matches(unknown, known, n=1)
         hint = f", did you mean '{close[0]}'?" if close else f", expected one of {', '.join(known)}"
         return f"unknown key '{f'{where}.' if where else ''}{unknown}'{hint}"
@@ -63,13 +64,26 @@ def describe(error: jsonschema.ValidationError) -> str:
         "exclusiveMaximum": lambda v: f"less than {v}",
         "minItems": lambda v: f"at least {v} entry",
         "minLength": lambda v: "a text that is not empty",
+        "uniqueItems": lambda v: "no entry twice",
     }.get(str(error.validator), lambda v: f"{error.validator} {v}")(limit)
     return f"'{where}' is {error.instance!r}, expected {expected}"
 
 
+# JSON schema takes 2.0 for an integer and infinity for a number; neither is what a setting means.
+VALIDATOR = jsonschema.validators.extend(
+    jsonschema.Draft202012Validator,
+    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine_many(
+        {
+            "integer": lambda _, value: isinstance(value, int) and not isinstance(value, bool),
+            "number": lambda _, value: isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value),
+        }
+    ),
+)
+
+
 def validate(value: Any, name: str, source: str) -> None:
     """Check a value against a schema. Raises UserError with one line that begins with `source`."""
-    validator = jsonschema.Draft202012Validator(schema(name))
+    validator = VALIDATOR(schema(name))
     errors = sorted(validator.iter_errors(value), key=lambda error: (len(error.absolute_path), str(error.absolute_path)))
     if errors:
         raise UserError(f"{source}: {describe(errors[0])}")
@@ -114,6 +128,9 @@ def complete(raw: dict[str, Any], source: str = "configuration") -> dict[str, An
         for label in region["labels"]:
             if label not in names:
                 raise UserError(f"{source}: region {region['name']!r} unites label {label!r}, expected labels out of {', '.join(names)}")
+    channel, names = config["evaluate"]["picture_channel"], [channel["name"] for channel in config["channels"]]
+    if channel and channel not in names:
+        raise UserError(f"{source}: 'evaluate.picture_channel' is {channel!r}, expected one of {', '.join(names)}")
     for fold in config["train"]["folds"]:
         if fold >= config["split"]["folds"]:
             raise UserError(f"{source}: 'train.folds' names fold {fold}, expected 0 to {config['split']['folds'] - 1} (split.folds)")

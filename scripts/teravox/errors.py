@@ -17,13 +17,14 @@ class RejectedCase(UserError):
 def run_command(function: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> int:
     """Parse the command line, run `function`, and turn a UserError into one line on standard error and exit status 1.
 
+    So is what the file system refuses: no space, no permission, a file gone while it was in use.
     SIGTERM becomes an ordinary exit, so that temporary files are removed on the way out.
     """
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         function(args)
-    except UserError as error:
+    except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

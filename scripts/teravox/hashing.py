@@ -21,8 +21,8 @@ def file_digest(path: Path) -> str:
 
 
 def text_digest(text: str) -> str:
-    """BLAKE3 of a text in UTF-8, as 64 hexadecimal digits."""
-    return blake3(text.encode()).hexdigest()
+    """BLAKE3 of a text in UTF-8, as 64 hexadecimal digits; a file name that is not UTF-8 counts with its own bytes."""
+    return blake3(text.encode(errors="surrogateescape")).hexdigest()
 
 
 def array_digest(*arrays: np.ndarray) -> str:

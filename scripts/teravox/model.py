@@ -1,5 +1,6 @@
 """A trained model on disk: weights.npz and model.json, which says everything needed to use them."""
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def load_model(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     try:
         with np.load(path, allow_pickle=False) as stored:
             weights = {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{path}: not readable ({error}); train the fold again") from None
     if weights_digest(weights) != document["provenance"]["artefacts"]["weights.npz"]:
         raise UserError(f"{path}: the weights are not those that model.json records; train the fold again")

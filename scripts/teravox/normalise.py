@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-STD_FLOOR = 1e-6  # a constant channel becomes zeros instead of NaN
+STD_FLOOR = 1e-6  # of the mean; below it a channel is constant but for rounding, and becomes about zero instead of NaN or noise
 
 
 def normalise(image: np.ndarray, channels: list[dict[str, Any]], own: dict[str, Any], cohort: dict[str, Any]) -> np.ndarray:
@@ -21,7 +21,8 @@ def normalise(image: np.ndarray, channels: list[dict[str, Any]], own: dict[str, 
             values = np.clip(values, statistics["low"], statistics["high"])
         else:
             statistics = own[channel["name"]]
-        out[..., i] = (values - np.float64(statistics["mean"])) / max(statistics["std"], STD_FLOOR)
+        varies = statistics["std"] > STD_FLOOR * abs(statistics["mean"])
+        out[..., i] = (values - np.float64(statistics["mean"])) / (statistics["std"] if varies else 1.0)
     return out
 
 

@@ -46,12 +46,12 @@ def topology(root: Path = Path("/sys/devices/system/node"), status: str | None =
         if mems is not None and number not in mems:
             continue
         memory = {}
-        for line in (path / "meminfo").read_text().splitlines():
-            match = re.match(rf"Node {number} (MemTotal|MemFree|FilePages):\s+(\d+) kB", line)
+        for line in (path / "meminfo").read_text().splitlines() if (path / "meminfo").exists() else []:
+            match = re.match(rf"Node {number} (MemTotal|MemFree|FilePages|Shmem):\s+(\d+) kB", line)
             if match:
                 memory[match.group(1)] = int(match.group(2)) * 1024
         own = [core for core in parse_list((path / "cpulist").read_text()) if cores is None or core in cores]
-        free = memory.get("MemFree", 0) + memory.get("FilePages", 0)  # the page cache gives way
+        free = memory.get("MemFree", 0) + memory.get("FilePages", 0) - memory.get("Shmem", 0)  # the page cache gives way
         nodes.append(Node(number, tuple(own), memory.get("MemTotal", 0), min(free, memory.get("MemTotal", 0))))
     return [node for node in nodes if node.total_bytes]
 
@@ -91,17 +91,27 @@ def granted_bytes(root: Path = Path("/sys/fs/cgroup"), meminfo: Path = Path("/pr
     for relative in {"", *own}:
         folders = [root / relative, root / "memory" / relative]  # v2, v1
         for folder in [parent for start in folders for parent in (start, *start.parents) if parent.is_relative_to(root)]:
-            granted = min(granted, _headroom(folder / "memory.max", folder / "memory.current"))
-            granted = min(granted, _headroom(folder / "memory.limit_in_bytes", folder / "memory.usage_in_bytes"))
+            granted = min(granted, _headroom(folder, "memory.max", "memory.current"))
+            granted = min(granted, _headroom(folder, "memory.limit_in_bytes", "memory.usage_in_bytes"))
     return max(int(granted), 0)
 
 
-def _headroom(limit: Path, usage: Path) -> float:
+def _headroom(folder: Path, limit: str, usage: str) -> float:
+    """A cgroup's limit less what it uses; the page cache, which its usage includes, gives way."""
     try:
-        text = limit.read_text().strip()
-        return float("inf") if text == "max" else int(text) - int(usage.read_text())
+        text = (folder / limit).read_text().strip()
+        return float("inf") if text == "max" else int(text) - int((folder / usage).read_text()) + _page_cache(folder / "memory.stat")
     except (OSError, ValueError):
         return float("inf")
+
+
+def _page_cache(stat: Path) -> int:
+    """Bytes of cached files of a cgroup and those below it, from its memory.stat (v1 counts those below under total_...)."""
+    try:
+        counts = dict(line.split() for line in stat.read_text().splitlines())
+    except (OSError, ValueError):
+        return 0
+    return sum(int(counts.get(f"total_{name}", counts.get(name, 0))) for name in ("active_file", "inactive_file"))
 
 
 def require_memory(need_bytes: int, what: str) -> int:

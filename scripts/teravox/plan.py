@@ -45,9 +45,15 @@ def training_bytes(network: Architecture, shape: list[int]) -> int:
 
 
 def largest_tensor(network: Architecture, shape: list[int]) -> int:
-    """Elements of the largest tensor of a step: the first decoder block's concatenation at full resolution."""
-    width = 2 * network.widths[0] if network.levels > 1 else max(network.widths[0], network.channels)
-    return max(width, network.classes) * int(np.prod(padded(shape, network.multiple), dtype=np.int64))
+    """Elements of the largest tensor of a step, at full resolution: the decoder's concatenation, the input or the class scores."""
+    width = 2 * network.widths[0] if network.levels > 1 else network.widths[0]
+    return max(width, network.channels, network.classes) * int(np.prod(padded(shape, network.multiple), dtype=np.int64))
+
+
+def refusal(network: Architecture, shape: list[int]) -> str | None:
+    """Why a volume of `shape` cannot pass through the network, in words; None when it can."""
+    elements = largest_tensor(network, shape)
+    return f"a tensor of {elements} elements, at most {ELEMENT_LIMIT} are possible" if elements > ELEMENT_LIMIT else None
 
 
 def prediction_bytes(network: Architecture, shape: list[int], native: list[int]) -> int:
@@ -77,7 +83,6 @@ def plan_rows(network: Architecture, fold_shapes: dict[int, dict[str, list[int]]
     rows = []
     for fold, shapes in fold_shapes.items():
         case = max(shapes, key=lambda name: (int(np.prod(padded(shapes[name], network.multiple), dtype=np.int64)), name))
-        elements = largest_tensor(network, shapes[case])
         rows.append(
             {
                 "fold": fold,
@@ -86,8 +91,8 @@ def plan_rows(network: Architecture, fold_shapes: dict[int, dict[str, list[int]]
                 "shape": shapes[case],
                 "padded": padded(shapes[case], network.multiple),
                 "predicted_peak_bytes": training_bytes(network, shapes[case]),
-                "largest_tensor_elements": elements,
-                "refused": f"a tensor of {elements} elements, at most {ELEMENT_LIMIT} are possible" if elements > ELEMENT_LIMIT else None,
+                "largest_tensor_elements": largest_tensor(network, shapes[case]),
+                "refused": refusal(network, shapes[case]),
             }
         )
     return rows

@@ -8,6 +8,7 @@ memory and the machine.
 import datetime
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -73,8 +74,10 @@ def run_path(path: Path) -> Path:
 
 
 def peak_rss_bytes() -> int:
-    """Highest resident set of this process or of its largest child so far, in bytes (getrusage counts kibibytes on Linux)."""
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """Highest resident set of this process or of its largest child so far, in bytes (the kernel counts kibibytes)."""
+    # Not getrusage for the process itself: what that counts begins with the peak of the process it was started from.
+    match = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    own = int(match.group(1)) if match else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return max(own, children) * 1024
 

@@ -2,7 +2,7 @@
 
 A shard is a TFRecord file. A record is a `tf.train.Example` with one block: a slab of a case's image and label along z. The
 index beside it names offset, length and SHA-256 of every record, so that a reader goes straight to a case and notices any
-change of its bytes.
+change of its data. TFRecord's own framing around a record (length and CRCs) is written for other readers and not read here.
 """
 
 import hashlib
@@ -139,6 +139,11 @@ class ShardReader:
             feature = example.features.feature
             shape = list(feature["shape"].int64_list.value)
             self.statistics[case] = json.loads(feature["statistics"].bytes_list.value[0])
+            found = feature["case"].bytes_list.value[0].decode()
+            if found != case:
+                raise UserError(
+                    f"{path}: a block of case '{found}' stands where the index has case '{case}'; delete both and run snakemake --cores all"
+                )
             first, last = feature["extent"].int64_list.value
             if first != covered:
                 raise UserError(f"{path}: case '{case}' has planes up to {covered}, then from {first}; a block is missing")

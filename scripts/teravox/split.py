@@ -46,7 +46,11 @@ def check_leaks(cases: list[dict[str, Any]], assigned: dict[str, dict[str, Any]]
     owner: dict[tuple[str, str], str] = {}
     for case in sorted(cases, key=lambda case: case["case"]):
         name = case["case"]
-        traces = [("patient", case["patient"])] + [("image", channel["voxels"]) for channel in case["channels"].values()]
+        traces = [("patient", case["patient"])] + [
+            ("image", channel["voxels"])
+            for channel in case["channels"].values()
+            if channel["min"] < channel["max"]  # a blank channel says nothing about whose it is
+        ]
         for trace in traces:
             other = owner.setdefault(trace, name)
             if assigned[other]["fold"] != assigned[name]["fold"]:

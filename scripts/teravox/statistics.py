@@ -8,9 +8,9 @@ import numpy as np
 def describe(array: np.ndarray) -> dict[str, Any]:
     """Type, range, mean and standard deviation (float64 sums, plane by plane) of an image (x, y, z)."""
     count = array.size
-    mean = sum(float(plane.sum(dtype=np.float64)) for plane in array) / count
-    variance = sum(float(np.square(plane - mean, dtype=np.float64).sum()) for plane in array) / count
-    return {"dtype": array.dtype.name, "min": float(array.min()), "max": float(array.max()), "mean": mean, "std": variance**0.5}
+    mean = np.float64(sum(float(plane.sum(dtype=np.float64)) for plane in array) / count)  # as a Python float it would be rounded to float32
+    variance = sum(float(np.square(plane - mean).sum()) for plane in array) / count
+    return {"dtype": array.dtype.name, "min": float(array.min()), "max": float(array.max()), "mean": float(mean), "std": variance**0.5}
 
 
 def label_voxels(label: np.ndarray, labels: list[dict[str, Any]]) -> dict[str, int]:

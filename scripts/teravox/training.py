@@ -46,20 +46,20 @@ class Trainer:
         ]
         self.compiled = tf.function(self._step, signature, autograph=False)
 
-    def _step(self, image: tf.Tensor, classes: tf.Tensor, valid: tf.Tensor, decay: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _step(self, image: tf.Tensor, classes: tf.Tensor, valid: tf.Tensor, decay: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         variables = list(self.weights.values())
         with tf.GradientTape() as tape:
             dice_loss, cross_entropy = dice_cross_entropy(self.network(self.weights, image), classes, valid)
             loss = dice_loss + cross_entropy
-        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, variables), GRADIENT_NORM)
+        gradients, norm = tf.clip_by_global_norm(tape.gradient(loss, variables), GRADIENT_NORM)
         self.optimiser.apply(gradients, variables)
         if self.options["average"]:
             for name, average in self.averages.items():
                 average.assign(decay * average + (1 - decay) * self.weights[name])
-        return dice_loss, cross_entropy
+        return dice_loss, cross_entropy, norm
 
-    def step(self, image: np.ndarray, classes: np.ndarray, valid: list[int], number: int) -> tuple[float, float, float]:
-        """One optimiser step on one padded volume. Returns (Dice loss, cross-entropy, learning rate).
+    def step(self, image: np.ndarray, classes: np.ndarray, valid: list[int], number: int) -> tuple[float, float, float, float]:
+        """One optimiser step on one padded volume. Returns (Dice loss, cross-entropy, gradient norm before clipping, learning rate).
 
         image : (d, h, w, c) float32; classes : (d, h, w); valid : unpadded (d, h, w); number : of the step, from 0.
         """
@@ -67,9 +67,9 @@ class Trainer:
         self.optimiser.learning_rate.assign(rate)
         # The average forgets its start: early steps weigh it by how many there were (as in Polyak averaging).
         decay = min(self.options["average"], (1 + number) / (10 + number))
-        losses = self.compiled(image[None], classes[None].astype(np.int32), np.array(valid, np.int32), np.float32(decay))
-        dice_loss, cross_entropy = (float(loss) for loss in losses)
-        return dice_loss, cross_entropy, rate
+        found = self.compiled(image[None], classes[None].astype(np.int32), np.array(valid, np.int32), np.float32(decay))
+        dice_loss, cross_entropy, norm = (float(value) for value in found)
+        return dice_loss, cross_entropy, norm, rate
 
     def result(self) -> dict[str, np.ndarray]:
         """The weights to keep: the moving average, or the last ones when train.average is 0."""
@@ -81,7 +81,8 @@ def train(
 ) -> Iterator[dict[str, Any]]:
     """Run the schedule; yields a row per step: step (from 1), case, dice_loss, cross_entropy, learning_rate.
 
-    The next volume is read while a step runs. Raises UserError naming the case when a loss is not finite.
+    The next volume is read while a step runs. Raises UserError naming the case when a loss or its gradient is
+    not finite: no step after it could be.
     """
 
     def prepare(number: int) -> tuple[str, np.ndarray, np.ndarray]:
@@ -95,9 +96,10 @@ def train(
             case, image, classes = waiting.result()
             if number + 1 < steps:
                 waiting = reader.submit(prepare, number + 1)
-            dice_loss, cross_entropy, rate = trainer.step(pad(image), pad(classes), list(classes.shape), number)
-            if not np.isfinite(dice_loss + cross_entropy):
+            dice_loss, cross_entropy, norm, rate = trainer.step(pad(image), pad(classes), list(classes.shape), number)
+            if not np.isfinite(dice_loss + cross_entropy + norm):
                 raise UserError(
-                    f"training: the loss is not finite at step {number + 1} on case '{case}'; look at its images, or lower train.learning_rate"
+                    f"training: the loss or its gradient is not finite at step {number + 1} on case '{case}'; "
+                    "look at its images, or lower train.learning_rate"
                 )
             yield {"step": number + 1, "case": case, "dice_loss": dice_loss, "cross_entropy": cross_entropy, "learning_rate": rate}

@@ -21,6 +21,12 @@ def spatial_mean(x: tf.Tensor) -> tf.Tensor:
     return (spatial_sum(x) / voxels(x))[:, None, None, None, :]
 
 
+@tf.custom_gradient
+def add_bias(x: tf.Tensor, bias: tf.Tensor):
+    """x + bias, whose gradient for the bias is a sum over the volume too. x : (n, d, h, w, c) float32; bias : (c,) float32."""
+    return x + bias, lambda upstream: (upstream, tf.reduce_sum(spatial_sum(upstream), axis=0))
+
+
 def voxels(x: tf.Tensor) -> tf.Tensor:
     """Depth x height x width as float32, multiplied as floats: an integer product would wrap at 2^31."""
     return tf.reduce_prod(tf.cast(tf.shape(x)[1:4], tf.float32))

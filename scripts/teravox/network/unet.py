@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from teravox.architecture import CONVOLUTIONS_PER_BLOCK, Architecture
 from teravox.network.norm import instance_norm_leaky_relu
+from teravox.network.sums import add_bias
 
 
 class UNet(Architecture):
@@ -32,4 +33,4 @@ class UNet(Architecture):
             shape = tf.concat([tf.shape(skip)[:4], [self.widths[level]]], axis=0)
             up = tf.nn.conv3d_transpose(x, weights[f"u{level}_kernel"], shape, [1, 2, 2, 2, 1], "SAME")
             x = block(tf.concat([up, skip], axis=-1), f"d{level}")
-        return tf.nn.conv3d(x, weights["head_kernel"], [1] * 5, "SAME") + weights["head_bias"]
+        return add_bias(tf.nn.conv3d(x, weights["head_kernel"], [1] * 5, "SAME"), tf.convert_to_tensor(weights["head_bias"]))

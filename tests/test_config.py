@@ -1,0 +1,158 @@
+"""The configuration: one clear line per mistake, defaults, and what each stage reads."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from snakemake.utils import update_config
+
+from teravox import config, files
+from teravox.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGURATIONS = ("config.yaml", "msd_hippocampus.yaml")
+
+
+def minimal(**changes: Any) -> dict[str, Any]:
+    base = {
+        "dataset": {"layout": "table", "path": "cases.tsv"},
+        "channels": [{"name": "t1"}, {"name": "t2"}],
+        "labels": [{"name": "core", "value": 1}, {"name": "rim", "value": 4}],
+    }
+    return {**base, **changes}
+
+
+MISTAKES = [
+    (minimal(splitt={}), "unknown key 'splitt', did you mean 'split'?"),
+    (minimal(train={"step": 3}), "unknown key 'train.step', did you mean 'steps'?"),
+    (minimal(split={"zzz": 3}), "unknown key 'split.zzz', expected one of folds, seed, test_fraction"),
+    (minimal(train={"augment": {"mirror": []}}), "unknown key 'train.augment.mirror', expected one of flip, rotate_degrees, scale, intensity"),
+    (minimal(split={1: 2, "folds": 3, "fold": 3}), "unknown key 'split.1', expected one of"),
+    (minimal(**{"on_rejected": True}), "'on_rejected' is True, expected one of stop, exclude"),
+    (minimal(train={"steps": "many"}), "'train.steps' is 'many', expected a value of type integer"),
+    (minimal(train={"steps": 2000.0}), "'train.steps' is 2000.0, expected a value of type integer"),
+    (minimal(train={"steps": True}), "'train.steps' is True, expected a value of type integer"),
+    (minimal(train={"learning_rate": True}), "'train.learning_rate' is True, expected a value of type number"),
+    (minimal(train={"learning_rate": float("nan")}), "'train.learning_rate' is nan, expected a value of type number"),
+    (minimal(resample={"spacing_mm": float("inf")}), "'resample.spacing_mm' is inf, expected a value of type number"),
+    (minimal(resample={"spacing_mm": 0}), "'resample.spacing_mm' is 0, expected more than 0"),
+    (minimal(resample=None), "'resample' is None, expected a value of type object"),
+    (minimal(split={"folds": 1}), "'split.folds' is 1, expected at least 2"),
+    (minimal(split={"test_fraction": 0.95}), "'split.test_fraction' is 0.95, expected at most 0.9"),
+    (minimal(train={"average": 1}), "'train.average' is 1, expected less than 1"),
+    (minimal(train={"folds": []}), "'train.folds' is [], expected at least 1 entry"),
+    (minimal(train={"folds": [0, 0]}), "'train.folds' is [0, 0], expected no entry twice"),
+    (minimal(channels=[{"name": "t 1"}]), "'channels.0.name' is 't 1', expected letters, digits, _ and - only"),
+    (minimal(channels=[{"name": "t1", "normalise": "minmax"}]), "'channels.0.normalise' is 'minmax', expected one of zscore, cohort"),
+    (minimal(results=""), "'results' is '', expected a text that is not empty"),
+    (minimal(labels=[{"name": "core"}]), "key 'labels.0.value' is missing"),
+    (minimal(labels=[{"name": "core", "value": 0}]), "'labels.0.value' is 0, expected at least 1"),
+    (minimal(dataset={"layout": "table"}), "key 'dataset.path' is missing"),
+    ({}, "key 'channels' is missing"),
+    (minimal(labels=[{"name": "core", "value": 1}, {"name": "core", "value": 2}]), "'labels' names name 'core' more than once"),
+    (minimal(labels=[{"name": "core", "value": 1}, {"name": "rim", "value": 1}]), "'labels' names value 1 more than once"),
+    (minimal(channels=[{"name": "t1"}, {"name": "t1"}]), "'channels' names name 't1' more than once"),
+    (minimal(channels=[{"name": "label"}]), "'channels' uses the reserved name 'label'; choose another"),
+    (minimal(regions=[{"name": "all", "labels": ["core", "rimm"]}]), "region 'all' unites label 'rimm', expected labels out of core, rim"),
+    (minimal(regions=[{"name": "rim", "labels": ["core"]}]), "region 'rim' has the name of a label; choose another"),
+    (minimal(regions=[{"name": "a", "labels": ["core"]}] * 2), "'regions' names name 'a' more than once"),
+    (minimal(train={"folds": [5]}), "'train.folds' names fold 5, expected 0 to 4 (split.folds)"),
+    (minimal(evaluate={"picture_channel": "t3"}), "'evaluate.picture_channel' is 't3', expected one of t1, t2"),
+]
+
+
+@pytest.mark.parametrize(("raw", "expected"), MISTAKES, ids=[text for _, text in MISTAKES])
+def test_a_mistake_is_one_line_that_names_it(raw: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config.complete(raw, "config.yaml")
+    assert str(caught.value).startswith(f"config.yaml: {expected}")
+    assert "\n" not in str(caught.value)
+
+
+def test_defaults_are_those_of_the_schema() -> None:
+    raw = minimal(train={"steps": 7})
+    before = copy.deepcopy(raw)
+    found = config.complete(raw)
+    assert raw == before
+    for key, part in config.documented_keys():
+        if "[]" in key or "default" not in part or part["type" if "type" in part else "enum"] == "object":
+            continue
+        value: Any = found
+        for name in key.split("."):
+            value = value[name]
+        assert value == (7 if key == "train.steps" else part["default"]), key
+    assert found["channels"] == [{"name": "t1", "normalise": "zscore"}, {"name": "t2", "normalise": "zscore"}]
+    found["train"]["folds"].append(9)
+    assert config.complete(minimal())["train"]["folds"] == [0]
+    assert config.complete(config.complete(minimal())) == config.complete(minimal())
+
+
+def test_every_key_is_described_and_has_a_default_or_is_required() -> None:
+    def check(part: dict[str, Any], prefix: str) -> int:
+        count = 0
+        for key, child in part.get("properties", {}).items():
+            assert child.get("description", "").endswith("."), f"{prefix}{key}"
+            assert ("default" in child) != (key in part.get("required", [])), f"{prefix}{key}"
+            inner = child.get("items", {}) if child.get("type") == "array" else child
+            count += 1 + check(inner, f"{prefix}{key}.")
+        if part.get("type") == "object":
+            assert part["additionalProperties"] is False, prefix
+        return count
+
+    assert check(config.schema("config"), "") == len(list(config.documented_keys()))
+
+
+def test_the_defaults_satisfy_the_schema() -> None:
+    config.complete(config.complete(minimal()))
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("stage", config.STAGE_SETTINGS)
+def test_a_stage_gets_what_it_names_and_nothing_else(name: str, stage: str) -> None:
+    whole = config.load(ROOT / "config" / name)
+    part = config.stage_settings(whole, stage)
+    assert set(part) == {key.split(".")[0] for key in config.STAGE_SETTINGS[stage]}
+    for key in config.STAGE_SETTINGS[stage]:
+        if key == "channels.name":
+            assert part["channels"] == [{"name": channel["name"]} for channel in whole["channels"]]
+        else:
+            assert part[key] == whole[key]
+    files.canonical_json(part)
+    before = copy.deepcopy(whole)
+    part["channels" if "channels" in part else "labels"].clear()
+    assert whole == before
+
+
+def test_only_the_stages_that_read_a_key_change_with_it() -> None:
+    whole = config.load(ROOT / "config" / "config.yaml")
+    changed = copy.deepcopy(whole)
+    changed["train"]["steps"] += 1
+    changed["numa"]["policy"] = "none"
+    differ = {stage for stage in config.STAGE_SETTINGS if config.stage_settings(whole, stage) != config.stage_settings(changed, stage)}
+    assert differ == {"plan", "train", "report"}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_the_configurations_in_the_repository_are_complete(name: str) -> None:
+    raw = yaml.safe_load((ROOT / "config" / name).read_text())
+    assert config.load(ROOT / "config" / name) == config.complete(raw)
+
+
+def test_no_key_of_the_demo_reaches_another_configuration() -> None:
+    demo, other = (yaml.safe_load((ROOT / "config" / name).read_text()) for name in CONFIGURATIONS)
+    merged = copy.deepcopy(demo)
+    update_config(merged, copy.deepcopy(other))
+    assert config.complete(merged) == config.complete(other)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("a: [", "not readable as YAML"), ("- 1", "found list, expected a mapping"), ("", "found NoneType")])
+def test_a_file_that_is_no_configuration(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=expected) as caught:
+        config.load(path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="not readable"):
+        config.load(tmp_path / "none.yaml")
