@@ -42,7 +42,7 @@ def evaluate_case(args: argparse.Namespace) -> None:
     if prediction.shape != reference.shape or geometry.grid_difference(affine, back, reference.shape) > geometry.GRID_ATOL_VOXELS:
         raise UserError(f"{args.prediction.with_name(f'{case}.nii.gz')}: its grid is not that of the case's label; predict the case again")
     grid_reference, grid = volumes.load(args.resampled / "label.nii")
-    grid_prediction, _ = volumes.load(args.prediction.with_name(f"{case}_grid.nii.gz"))
+    grid_prediction, _ = volumes.load(args.prediction.with_name(f"{case}.grid.nii.gz"))
 
     rows = []
     for space, found, truth, where in (

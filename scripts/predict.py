@@ -46,7 +46,7 @@ def main(args: argparse.Namespace) -> None:
     canonical = normalise.label_values(to_native(probability, grid, tuple(native["shape"]), affine), values, dtype)
     original = geometry.from_canonical(canonical, orientation)
     original_affine = geometry.native_affine(affine, orientation, original.shape)
-    paths = args.out / f"{case}.nii.gz", args.out / f"{case}_grid.nii.gz"
+    paths = args.out / f"{case}.nii.gz", args.out / f"{case}.grid.nii.gz"
     artefacts = {
         paths[0].name: volumes.write_nifti(paths[0], original, original_affine),
         paths[1].name: volumes.write_nifti(paths[1], on_grid, grid),

@@ -222,7 +222,7 @@ def test_refuses_bad_affine_and_tolerance(affine: np.ndarray, tolerance: float) 
 
 
 def test_columns() -> None:
-    expected = "case,patient,fold,set,label,space,dice,iou,hd95,assd,nsd,volume_ml,reference_volume_ml,empty"
+    expected = "case,patient,fold,set,label,space,dice,iou,hd95,assd,nsd,volume_ml,reference_volume_ml"
     assert ",".join(metrics.COLUMNS) == expected
     found = metrics.score(np.ones((2, 2, 2), bool), np.ones((2, 2, 2), bool), np.eye(4), 1.0)
     assert tuple(found) == (*metrics.METRICS, "empty")

@@ -10,10 +10,6 @@ from teravox import config as configuration
 from teravox import files
 from teravox.errors import UserError
 
-VOLUME_ENDINGS = (".nii", ".nii.gz", ".nrrd", ".nhdr", ".mha", ".mhd")
-
-GRID_SUFFIX = "_grid"  # of the file that holds a case's prediction on the isotropic grid
-
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -56,11 +52,6 @@ def read_cases(config: dict[str, Any]) -> list[Case]:
         if other.set != case.set:
             raise UserError(
                 f"{case.row}: the patient is in set '{case.set}' here and in '{other.set}' in {other.row}; keep a patient's cases in one set"
-            )
-    for case in cases:
-        if case.case.lower() + GRID_SUFFIX in seen:
-            raise UserError(
-                f"{seen[case.case.lower() + GRID_SUFFIX].row}: '{case.case}{GRID_SUFFIX}' names a file of case '{case.case}'; rename the case"
             )
     if config["split"]["test_fraction"] and any(case.set == "test" for case in cases):
         raise UserError(f"{config['dataset']['path']}: column 'set' names test cases, and split.test_fraction is set too; use one of the two")

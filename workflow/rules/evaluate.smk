@@ -1,7 +1,7 @@
 rule evaluate_case:
     input:
         ancient(f"{RESULTS}/predict/{{case}}.nii.gz"),
-        ancient(f"{RESULTS}/predict/{{case}}_grid.nii.gz"),
+        ancient(f"{RESULTS}/predict/{{case}}.grid.nii.gz"),
         ancient(f"{RESULTS}/resample/{{case}}/label.nii"),
         prediction=f"{RESULTS}/predict/{{case}}.json",
         ingested=f"{RESULTS}/ingest/{{case}}/case.json",

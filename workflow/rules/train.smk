@@ -76,7 +76,7 @@ rule predict_case:
         code=code("predict"),
     output:
         native=f"{RESULTS}/predict/{{case}}.nii.gz",
-        grid=f"{RESULTS}/predict/{{case}}_grid.nii.gz",
+        grid=f"{RESULTS}/predict/{{case}}.grid.nii.gz",
         document=f"{RESULTS}/predict/{{case}}.json",
     log:
         f"{RESULTS}/logs/predict_case/{{case}}.log",
