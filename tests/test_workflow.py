@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,9 +15,9 @@ import numpy as np
 import pytest
 import yaml
 
+from checkout import copy_repository
 from teravox import hashing, metrics, model, volumes
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 CONFIG = "config/tiny.yaml"
 EVALUATION = {"evaluate_case", "evaluate", "report", "ledger"}
 FROM_TRAINING = {"train_fold", "predict_case", *EVALUATION}
@@ -69,11 +68,7 @@ class Workspace:
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     root = tmp_path_factory.mktemp("workflow")
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    for name in listed.stdout.splitlines():
-        if (REPOSITORY / name).is_file():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(REPOSITORY / name, root / name)
+    copy_repository(root)
     made = [sys.executable, "scripts/demo.py", "--out", "data/tiny", "--cases", "6", "--scale", "3"]
     subprocess.run(made, cwd=root, check=True, capture_output=True)
     workspace = Workspace(root)
