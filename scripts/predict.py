@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import SimpleITK as sitk
 
 from teravox import files, geometry, model, normalise, numa, plan, volumes
 from teravox.errors import UserError, run_command
@@ -33,6 +34,7 @@ def main(args: argparse.Namespace) -> None:
     need = plan.prediction_bytes(network, resampled["grid"]["shape"], native["shape"])
     numa.require_memory(need, f"predicting case '{case}'")
     facts = runtime.start(settings["predict"]["threads"])
+    sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(settings["predict"]["threads"])
 
     image, grid = volumes.load(args.resampled / "image.nii")
     image = np.asarray(image).transpose(2, 1, 0, 3)

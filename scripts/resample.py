@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import SimpleITK as sitk
 
 from teravox import files, hashing, numa, statistics, volumes
 from teravox import resample as stage
@@ -15,6 +16,7 @@ from teravox.records import Recorder
 def main(args: argparse.Namespace) -> None:
     recorder = Recorder("resample", __file__)
     settings = json.loads(args.settings)
+    sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(args.threads)
     case = files.read_json(args.case)
     if case["verdict"] != "accepted":
         raise UserError(f"{args.case}: the case was rejected ({case['reason']}), expected an accepted one")
@@ -55,5 +57,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("case", type=Path, help="case.json of the ingested case")
     parser.add_argument("--settings", required=True, help="JSON: channels, labels and resample of the configuration")
+    parser.add_argument("--threads", type=int, default=1, help="threads of SimpleITK; they change no value (default: 1)")
     parser.add_argument("--out", type=Path, required=True, help="folder for image.nii, label.nii and case.json")
     raise SystemExit(run_command(main, parser))

@@ -35,4 +35,4 @@ rule fingerprint_fold:
         versions=versions("fingerprint"),
     shell:
         "python scripts/fingerprint.py --split {input.split} --fold {wildcards.fold}"
-        f" --resampled {RESULTS}/resample --settings {{params.settings:q}} --out {{output}} > {{log}} 2>&1"
+        f" --resampled {RESULTS}/resample --settings {{params.settings:q}} --threads {{threads}} --out {{output}} > {{log}} 2>&1"
