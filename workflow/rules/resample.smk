@@ -14,7 +14,7 @@ rule resample_case:
         settings=settings("resample"),
         versions=versions("resample"),
     shell:
-        "python scripts/resample.py {input.case} --settings {params.settings:q}"
+        "python scripts/resample.py {input.case} --settings {params.settings:q} --threads {threads}"
         f" --out {RESULTS}/resample/{{wildcards.case}} > {{log}} 2>&1"
 
 
@@ -35,4 +35,4 @@ rule fingerprint_fold:
         versions=versions("fingerprint"),
     shell:
         "python scripts/fingerprint.py --split {input.split} --fold {wildcards.fold}"
-        f" --resampled {RESULTS}/resample --settings {{params.settings:q}} --threads {{threads}} --out {{output}} > {{log}} 2>&1"
+        f" --resampled {RESULTS}/resample --settings {{params.settings:q}} --out {{output}} > {{log}} 2>&1"
