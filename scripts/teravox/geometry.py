@@ -76,10 +76,10 @@ def isotropic_grid(shape: tuple[int, int, int], affine: np.ndarray, spacing_mm: 
 
     shape : (x, y, z); affine : (4, 4), RAS+, mm; spacing_mm : edge of the new voxels. Returns (shape, affine). An edge of
     n voxels of s mm becomes round(n * s / spacing_mm) voxels, halves rounded up, at least 1: the one rounding rule that
-    images and labels share.
+    images and labels share. What misses a half by less than a header's rounding is a half, however the volume is turned.
     """
     old = spacing_of(affine)
-    size = np.maximum(np.floor(np.array(shape[:3]) * old / spacing_mm + 0.5), 1).astype(int)
+    size = np.maximum(np.floor(np.array(shape[:3]) * old / spacing_mm + 0.5 + GRID_ATOL_VOXELS), 1).astype(int)
     grid = np.eye(4)
     grid[:3, :3] = direction_of(affine) * spacing_mm
     first_centre = (affine @ np.array([*(-0.5 + 0.5 * spacing_mm / old), 1.0]))[:3]

@@ -80,7 +80,10 @@ def resample_image(array: np.ndarray, affine: np.ndarray, shape: tuple[int, int,
 
 
 def resample_label(label: np.ndarray, affine: np.ndarray, shape: tuple[int, int, int], grid: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-    """A label map (x, y, z) on the grid: each label's indicator is interpolated linearly and the largest wins, so none is invented."""
+    """A label map (x, y, z) on the grid: each label's indicator is interpolated linearly and the largest wins, so none is invented.
+
+    Between equals, to the last bit, either may win.
+    """
     yield from sample(geometry.to_sitk(label, affine), shape, grid, sitk.sitkLabelLinear)
 
 

@@ -1,0 +1,64 @@
+"""Predicted memory and the limit on one tensor."""
+
+import numpy as np
+import pytest
+
+from teravox import plan
+from teravox.network.unet import UNet
+
+NETWORK = UNet(4, 4, 8, 5)
+WEIGHTS = sum(int(np.prod(shape)) for shape in NETWORK.weight_shapes().values())
+
+
+@pytest.mark.parametrize(("shape", "multiple", "expected"), [([30, 32, 33], 8, [32, 32, 40]), ([1, 1, 1], 16, [16] * 3), ([7, 7, 7], 1, [7] * 3)])
+def test_edges_are_rounded_up(shape: list[int], multiple: int, expected: list[int]) -> None:
+    assert plan.padded(shape, multiple) == expected
+
+
+def test_kept_feature_maps_of_a_small_network_counted_by_hand() -> None:
+    # level 0: input 1, then raw, activation, raw, activation of 2; decoder the same, its upsampled 2 and the concatenation 4.
+    # level 1: pooled 2, then four times 4.
+    assert plan.kept_channels(UNet(1, 2, 2, 2)) == [1 + 8 + 8 + 2 + 4, 2 + 16]
+    assert plan.kept_channels(UNet(3, 2, 2, 1)) == [3 + 8]
+
+
+def test_memory_grows_with_everything_it_is_made_of() -> None:
+    base = plan.training_bytes(NETWORK, WEIGHTS, [64, 64, 64])
+    assert base > plan.RUNTIME_BYTES
+    assert plan.training_bytes(NETWORK, WEIGHTS, [64, 64, 65]) > base
+    assert plan.training_bytes(NETWORK, WEIGHTS, [63, 49, 64]) == base  # padded
+    assert plan.training_bytes(UNet(4, 4, 16, 5), WEIGHTS, [64, 64, 64]) > base
+    assert plan.training_bytes(UNet(4, 9, 8, 5), WEIGHTS, [64, 64, 64]) > base
+    double = plan.training_bytes(NETWORK, WEIGHTS, [128, 64, 64])
+    fixed = plan.RUNTIME_BYTES + 20 * WEIGHTS
+    assert (double - fixed) / (base - fixed) == pytest.approx(2, rel=1e-6)
+    assert plan.prediction_bytes(NETWORK, WEIGHTS, [64, 64, 64], [64, 64, 64]) < base
+
+
+def test_a_terabyte_does_not_wrap() -> None:
+    assert plan.training_bytes(NETWORK, WEIGHTS, [4096, 4096, 4096]) > 4096**3 * 4 * 50
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "elements"),
+    [
+        (UNet(1, 2, 8, 2), [512, 512, 512], 512**3 * 16),
+        (UNet(1, 2, 8, 1), [512, 512, 512], 512**3 * 8),
+        (UNet(1, 20, 8, 2), [10, 10, 10], 20_000),
+        (UNet(30, 2, 8, 2), [10, 10, 10], 30_000),
+        (UNet(1, 2, 8, 3), [9, 10, 11], 12**3 * 16),
+    ],
+)
+def test_the_largest_tensor(network: UNet, shape: list[int], elements: int) -> None:
+    assert plan.largest_tensor(network, shape) == elements
+    assert (plan.refusal(network, shape) is None) == (elements < 2**31)
+
+
+def test_rows_name_the_largest_case_after_padding() -> None:
+    network = UNet(1, 2, 8, 4)
+    shapes = {"a": [8, 8, 9], "b": [10, 8, 8], "c": [11, 8, 8]}
+    (row, other) = plan.plan_rows(network, 10, {0: shapes, 3: {"big": [512, 512, 512]}})
+    assert row["largest_case"] == "c" and row["cases"] == 3 and row["fold"] == 0  # a tie of padded volumes goes to the last name
+    assert row["padded"] == [16, 8, 8] and row["refused"] is None
+    assert row["predicted_peak_bytes"] == plan.training_bytes(network, 10, [11, 8, 8])
+    assert other["largest_tensor_elements"] == 2**31 and "2147483648 elements" in other["refused"]
