@@ -204,10 +204,10 @@ def test_no_numactl(tmp_path: Path) -> None:
 
 
 def test_numactl_that_works(tmp_path: Path) -> None:
-    done = pin(tmp_path, "--need-bytes", "5", numactl='echo "numactl $1 $2" >&2\nshift 2\n[ "$1" = true ] && exec 2>/dev/null\nexec "$@"')
+    done = pin(tmp_path, "--need-mb", "5", numactl='echo "numactl $1 $2" >&2\nshift 2\n[ "$1" = true ] && exec 2>/dev/null\nexec "$@"')
     assert done.returncode == 7 and done.stdout.startswith("NOT PINNED")  # it spoke during the trial
     (tmp_path / "second").mkdir()
-    done = pin(tmp_path / "second", "--need-bytes", "5", numactl='[ "$3" = true ] || echo "numactl $1 $2"\nshift 2\nexec "$@"')
+    done = pin(tmp_path / "second", "--need-mb", "5", numactl='[ "$3" = true ] || echo "numactl $1 $2"\nshift 2\nexec "$@"')
     assert done.returncode == 7 and done.stdout.startswith("pinned: ")
     assert "numactl --cpunodebind=0 --membind=0" in done.stdout.splitlines()
     assert pinning(done) == {"pinned": True, "policy": "auto", "arguments": ["--cpunodebind=0", "--membind=0"], "reason": pinning(done)["reason"]}
@@ -216,23 +216,17 @@ def test_numactl_that_works(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("options", "expected"), [
     (("--policy", "none"), "NOT PINNED: policy none"),
     (("--policy", "interleave"), "pinned: policy interleave"),
-    (("--need-bytes", str(60 * GB)), "pinned: no single node has the predicted 60000 MB free"),
+    (("--need-mb", "60000000"), "pinned: no single node has the predicted 60000000 MB free"),
 ])  # fmt: skip
 def test_policies(tmp_path: Path, options: tuple[str, ...], expected: str) -> None:
     done = pin(tmp_path, *options, numactl='while [ "${1#-}" != "$1" ]; do shift; done\nexec "$@"')
     assert done.returncode == 7 and done.stdout.startswith(expected)
 
 
-def test_the_plan_says_what_a_fold_needs(tmp_path: Path) -> None:
-    plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps({"trainings": [{"fold": 0, "predicted_peak_bytes": 5}, {"fold": 1, "predicted_peak_bytes": 60 * GB}]}))
-    for fold, expected, code in (
-        ("1", "error: numa.policy bind: no node has the predicted 60000 MB", 1),
-        ("2", f"error: {plan}: holds no fold 2", 1),
-    ):
-        (tmp_path / fold).mkdir()
-        done = pin(tmp_path / fold, "--policy", "bind", "--plan", str(plan), "--fold", fold)
-        assert done.returncode == code and done.stderr.startswith(expected) and done.stderr.count("\n") == 1
+def test_bind_refuses_what_no_node_has(tmp_path: Path) -> None:
+    done = pin(tmp_path, "--policy", "bind", "--need-mb", "60000000")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: numa.policy bind: no node has the predicted 60000000 MB free")
 
 
 def test_a_command_that_does_not_exist_or_is_missing(tmp_path: Path) -> None:

@@ -1,13 +1,12 @@
 """Predicted memory and the limit on one tensor."""
 
-import numpy as np
 import pytest
 
 from teravox import plan
+from teravox.errors import UserError
 from teravox.network.unet import UNet
 
 NETWORK = UNet(4, 4, 8, 5)
-WEIGHTS = sum(int(np.prod(shape)) for shape in NETWORK.weight_shapes().values())
 
 
 @pytest.mark.parametrize(("shape", "multiple", "expected"), [([30, 32, 33], 8, [32, 32, 40]), ([1, 1, 1], 16, [16] * 3), ([7, 7, 7], 1, [7] * 3)])
@@ -23,20 +22,32 @@ def test_kept_feature_maps_of_a_small_network_counted_by_hand() -> None:
 
 
 def test_memory_grows_with_everything_it_is_made_of() -> None:
-    base = plan.training_bytes(NETWORK, WEIGHTS, [64, 64, 64])
+    base = plan.training_bytes(NETWORK, [64, 64, 64])
     assert base > plan.RUNTIME_BYTES
-    assert plan.training_bytes(NETWORK, WEIGHTS, [64, 64, 65]) > base
-    assert plan.training_bytes(NETWORK, WEIGHTS, [63, 49, 64]) == base  # padded
-    assert plan.training_bytes(UNet(4, 4, 16, 5), WEIGHTS, [64, 64, 64]) > base
-    assert plan.training_bytes(UNet(4, 9, 8, 5), WEIGHTS, [64, 64, 64]) > base
-    double = plan.training_bytes(NETWORK, WEIGHTS, [128, 64, 64])
-    fixed = plan.RUNTIME_BYTES + 20 * WEIGHTS
+    assert plan.training_bytes(NETWORK, [64, 64, 65]) > base
+    assert plan.training_bytes(NETWORK, [63, 49, 64]) == base  # padded
+    assert plan.training_bytes(UNet(4, 4, 16, 5), [64, 64, 64]) > base
+    assert plan.training_bytes(UNet(4, 9, 8, 5), [64, 64, 64]) > base
+    double = plan.training_bytes(NETWORK, [128, 64, 64])
+    fixed = plan.RUNTIME_BYTES + 20 * NETWORK.parameters
     assert (double - fixed) / (base - fixed) == pytest.approx(2, rel=1e-6)
-    assert plan.prediction_bytes(NETWORK, WEIGHTS, [64, 64, 64], [64, 64, 64]) < base
+    assert plan.prediction_bytes(NETWORK, [64, 64, 64], [64, 64, 64]) < base
+
+
+def test_parameters_are_those_of_the_weights() -> None:
+    assert NETWORK.parameters == sum(value.size for value in NETWORK.initial_weights(0).values())
+
+
+def test_a_fold_that_cannot_run_is_refused() -> None:
+    settings = {"channels": [{}], "labels": [{}], "train": {"filters": 8, "levels": 2}}
+    row = plan.fold_plan({"fold": 1, "shapes": {"a": [8, 8, 8]}}, settings)
+    assert row["predicted_peak_bytes"] == plan.training_bytes(UNet(1, 2, 8, 2), [8, 8, 8])
+    with pytest.raises(UserError, match="fold 1: case 'b' needs a tensor of 2147483648 elements"):
+        plan.fold_plan({"fold": 1, "shapes": {"a": [8, 8, 8], "b": [512, 512, 512]}}, settings)
 
 
 def test_a_terabyte_does_not_wrap() -> None:
-    assert plan.training_bytes(NETWORK, WEIGHTS, [4096, 4096, 4096]) > 4096**3 * 4 * 50
+    assert plan.training_bytes(NETWORK, [4096, 4096, 4096]) > 4096**3 * 4 * 50
 
 
 @pytest.mark.parametrize(
@@ -57,8 +68,8 @@ def test_the_largest_tensor(network: UNet, shape: list[int], elements: int) -> N
 def test_rows_name_the_largest_case_after_padding() -> None:
     network = UNet(1, 2, 8, 4)
     shapes = {"a": [8, 8, 9], "b": [10, 8, 8], "c": [11, 8, 8]}
-    (row, other) = plan.plan_rows(network, 10, {0: shapes, 3: {"big": [512, 512, 512]}})
+    (row, other) = plan.plan_rows(network, {0: shapes, 3: {"big": [512, 512, 512]}})
     assert row["largest_case"] == "c" and row["cases"] == 3 and row["fold"] == 0  # a tie of padded volumes goes to the last name
     assert row["padded"] == [16, 8, 8] and row["refused"] is None
-    assert row["predicted_peak_bytes"] == plan.training_bytes(network, 10, [11, 8, 8])
+    assert row["predicted_peak_bytes"] == plan.training_bytes(network, [11, 8, 8])
     assert other["largest_tensor_elements"] == 2**31 and "2147483648 elements" in other["refused"]
