@@ -2,7 +2,6 @@
 
 import argparse
 import csv
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from teravox import figures, files, geometry, hashing, metrics, split, volumes
-from teravox.errors import UserError, run_command
+from teravox.errors import UserError, parse_settings, run_command
 from teravox.records import Recorder
 
 
@@ -32,7 +31,7 @@ def finite(row: dict[str, Any]) -> dict[str, Any]:
 
 def evaluate_case(args: argparse.Namespace) -> None:
     recorder = Recorder("evaluate", __file__)
-    settings = json.loads(args.settings)
+    settings = args.settings
     ingested, predicted = files.read_json(args.ingested / "case.json"), files.read_json(args.prediction)
     case = ingested["case"]
     about = {"case": case, "patient": args.patient, "fold": args.fold, "set": "test" if args.test else "validation"}
@@ -78,7 +77,7 @@ def evaluate_case(args: argparse.Namespace) -> None:
 
 def evaluate_all(args: argparse.Namespace) -> None:
     recorder = Recorder("evaluate", __file__)
-    settings = json.loads(args.settings)
+    settings = args.settings
     names = split.scored_cases(files.read_json(args.split), args.folds)
     documents = {name: files.read_json(args.cases / f"{name}.json") for name in names}
     rows = [row for document in documents.values() for row in document["rows"]]
@@ -124,6 +123,6 @@ if __name__ == "__main__":
     every.add_argument("--folds", type=int, nargs="+", required=True, help="the trained folds")
     every.add_argument("--split", type=Path, required=True, help="split.json")
     for command in (one, every):
-        command.add_argument("--settings", required=True, help="JSON: labels, regions and evaluate of the configuration")
+        command.add_argument("--settings", type=parse_settings, required=True, help="JSON: labels, regions and evaluate of the configuration")
         command.add_argument("--out", type=Path, required=True, help="JSON document to write")
     raise SystemExit(run_command(lambda args: args.function(args), parser))

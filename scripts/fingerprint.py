@@ -1,18 +1,17 @@
 """Intensity statistics of one fold's training cases."""
 
 import argparse
-import json
 from pathlib import Path
 
 from teravox import files, hashing, split, volumes
 from teravox import fingerprint as stage
-from teravox.errors import run_command
+from teravox.errors import parse_settings, run_command
 from teravox.records import Recorder
 
 
 def main(args: argparse.Namespace) -> None:
     recorder = Recorder("fingerprint", __file__)
-    settings = json.loads(args.settings)
+    settings = args.settings
     names = split.training_cases(files.read_json(args.split), args.fold)
     documents = {name: files.read_json(args.resampled / name / "case.json") for name in names}
     channels = [channel["name"] for channel in settings["channels"]]
@@ -37,6 +36,6 @@ if __name__ == "__main__":
     parser.add_argument("--split", type=Path, required=True, help="split.json")
     parser.add_argument("--fold", type=int, required=True, help="the fold; its own cases and the test set are left out")
     parser.add_argument("--resampled", type=Path, required=True, help="folder with a subfolder per resampled case")
-    parser.add_argument("--settings", required=True, help="JSON: channels and labels of the configuration")
+    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: channels and labels of the configuration")
     parser.add_argument("--out", type=Path, required=True, help="fingerprint JSON")
     raise SystemExit(run_command(main, parser))

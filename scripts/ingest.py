@@ -1,13 +1,14 @@
 """Turn the source files of one case into canonical volumes on one grid, with a verdict (case.json)."""
 
 import argparse
-import json
 import shutil
 from pathlib import Path
 
+import numpy as np
+
 from teravox import geometry, hashing, manifest, statistics, volumes
 from teravox import ingest as stage
-from teravox.errors import RejectedCase, UserError, run_command
+from teravox.errors import RejectedCase, UserError, parse_settings, run_command
 from teravox.records import Recorder
 
 
@@ -20,7 +21,7 @@ def channel(text: str) -> tuple[str, str]:
 
 def main(args: argparse.Namespace) -> None:
     recorder = Recorder("ingest", __file__)
-    settings = json.loads(args.settings)
+    settings = args.settings
     images = dict(args.image)
     sources = {**images, "label": args.label}
     taken, stats = manifest.take(sources)
@@ -42,7 +43,7 @@ def main(args: argparse.Namespace) -> None:
                 **statistics.describe(array),
                 "format": case.formats[name],
                 "notes": case.notes[name],
-                "voxels": hashing.array_digest(array),
+                "voxels": hashing.array_digest(np.asarray(array, np.float32)),
             }
         artefacts["label.nii.gz"] = volumes.write_nifti(args.out / "label.nii.gz", case.label, case.affine)
         document |= {
@@ -83,7 +84,7 @@ if __name__ == "__main__":
     parser.add_argument("--image", type=channel, action="append", required=True, metavar="CHANNEL=PATH", help="file or DICOM folder, one per channel")
     parser.add_argument("--label", required=True, metavar="PATH", help="file, or DICOM SEG")
     parser.add_argument("--stacked", action="store_true", help="the channels are the volumes of one 4D file")
-    parser.add_argument("--settings", required=True, help="JSON: labels and channels of the configuration")
+    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: labels and channels of the configuration")
     parser.add_argument("--out", type=Path, required=True, help="folder for the volumes and case.json, rewritten")
     parser.add_argument(
         "--on-rejected", choices=["stop", "record"], default="stop", help="whether a rejected case fails the command (default) or is only recorded"

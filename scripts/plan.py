@@ -1,13 +1,12 @@
 """Predict the peak memory of every training from shapes alone, and show where it would be placed."""
 
 import argparse
-import json
 from pathlib import Path
 
 from teravox import files, hashing, numa, split
 from teravox import plan as stage
 from teravox.architecture import Architecture
-from teravox.errors import run_command
+from teravox.errors import parse_settings, run_command
 from teravox.records import Recorder
 
 COLUMNS = ("fold", "cases", "largest_case", "shape", "padded", "predicted_peak_mb", "threads", "refused")
@@ -15,7 +14,7 @@ COLUMNS = ("fold", "cases", "largest_case", "shape", "padded", "predicted_peak_m
 
 def main(args: argparse.Namespace) -> None:
     recorder = Recorder("plan", __file__)
-    settings = json.loads(args.settings)
+    settings = args.settings
     options = settings["train"]
     network = Architecture.of(settings)
     document = files.read_json(args.split)
@@ -51,6 +50,6 @@ if __name__ == "__main__":
     parser.add_argument("--resampled", type=Path, required=True, help="folder with a subfolder per resampled case")
     parser.add_argument("--split", type=Path, required=True, help="split.json")
     parser.add_argument("--policy", choices=["auto", "none", "bind", "interleave"], default="auto", help="numa.policy of the configuration")
-    parser.add_argument("--settings", required=True, help="JSON: channels, labels and train of the configuration")
+    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: channels, labels and train of the configuration")
     parser.add_argument("--out", type=Path, required=True, help="plan.json; plan.tsv is written beside it")
     raise SystemExit(run_command(main, parser))

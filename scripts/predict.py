@@ -1,14 +1,13 @@
 """Predict one case with one model, or with the ensemble of several, on its isotropic grid and back on its own."""
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
 import SimpleITK as sitk
 
 from teravox import files, geometry, model, normalise, numa, plan, volumes
-from teravox.errors import UserError, run_command
+from teravox.errors import UserError, parse_settings, run_command
 from teravox.network import runtime
 from teravox.network.unet import UNet
 from teravox.prediction import probabilities, to_native
@@ -17,7 +16,7 @@ from teravox.records import Recorder
 
 def main(args: argparse.Namespace) -> None:
     recorder = Recorder("predict", __file__)
-    settings = json.loads(args.settings)
+    settings = args.settings
     ingested, resampled = files.read_json(args.ingested / "case.json"), files.read_json(args.resampled / "case.json")
     case, native = ingested["case"], ingested["grid"]
     trained = [model.load_model(folder) for folder in args.model]
@@ -71,6 +70,6 @@ if __name__ == "__main__":
     parser.add_argument("--model", type=Path, nargs="+", required=True, help="folder of a trained fold; several make an ensemble")
     parser.add_argument("--ingested", type=Path, required=True, help="folder of the ingested case")
     parser.add_argument("--resampled", type=Path, required=True, help="folder of the resampled case")
-    parser.add_argument("--settings", required=True, help="JSON: labels and predict of the configuration")
+    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: labels and predict of the configuration")
     parser.add_argument("--out", type=Path, required=True, help="folder for the predictions")
     raise SystemExit(run_command(main, parser))

@@ -1,7 +1,6 @@
 """Resample all channels and the label of an ingested case to one isotropic grid."""
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +8,13 @@ import SimpleITK as sitk
 
 from teravox import files, hashing, numa, statistics, volumes
 from teravox import resample as stage
-from teravox.errors import UserError, run_command
+from teravox.errors import UserError, parse_settings, run_command
 from teravox.records import Recorder
 
 
 def main(args: argparse.Namespace) -> None:
     recorder = Recorder("resample", __file__)
-    settings = json.loads(args.settings)
+    settings = args.settings
     sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(args.threads)
     case = files.read_json(args.case)
     if case["verdict"] != "accepted":
@@ -56,7 +55,7 @@ def main(args: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("case", type=Path, help="case.json of the ingested case")
-    parser.add_argument("--settings", required=True, help="JSON: channels, labels and resample of the configuration")
+    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: channels, labels and resample of the configuration")
     parser.add_argument("--threads", type=int, default=1, help="threads of SimpleITK; they change no value (default: 1)")
     parser.add_argument("--out", type=Path, required=True, help="folder for image.nii, label.nii and case.json")
     raise SystemExit(run_command(main, parser))

@@ -1,19 +1,18 @@
 """Write the resampled cases of one shard as TFRecord blocks, with an index."""
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from teravox import files, hashing, sharding, volumes
 from teravox import shards as stage
-from teravox.errors import run_command
+from teravox.errors import parse_settings, run_command
 from teravox.records import Recorder
 
 
 def main(args: argparse.Namespace) -> None:
     recorder = Recorder("shard", __file__)
-    settings = json.loads(args.settings)
+    settings = args.settings
     channels = [channel["name"] for channel in settings["channels"]]
     split = files.read_json(args.split)
     names = sharding.cases_in(args.shard, args.count, split["cases"])
@@ -55,6 +54,6 @@ if __name__ == "__main__":
     parser.add_argument("--resampled", type=Path, required=True, help="folder with a subfolder per resampled case")
     parser.add_argument("--shard", required=True, help="name of the shard, such as 00000-of-00004")
     parser.add_argument("--count", type=int, required=True, help="number of shards")
-    parser.add_argument("--settings", required=True, help="JSON: channels, labels and shard of the configuration")
+    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: channels, labels and shard of the configuration")
     parser.add_argument("--out", type=Path, required=True, help="folder for the shards")
     raise SystemExit(run_command(main, parser))

@@ -1,19 +1,18 @@
 """Gather the verdicts of ingestion, and assign the accepted cases to folds and test set by patient."""
 
 import argparse
-import json
 from pathlib import Path
 
 from teravox import files, hashing
 from teravox import split as stage
 from teravox.cases import read_cases
-from teravox.errors import UserError, run_command
+from teravox.errors import UserError, parse_settings, run_command
 from teravox.records import Recorder
 
 
 def main(args: argparse.Namespace) -> None:
     recorder = Recorder("split", __file__)
-    settings = json.loads(args.settings)
+    settings = args.settings
     cases = [files.read_json(args.ingested / case.case / "case.json") for case in read_cases(settings)]
     rejected = {case["case"]: case["reason"] for case in cases if case["verdict"] == "rejected"}
     if rejected and settings["on_rejected"] == "stop":
@@ -44,6 +43,6 @@ def main(args: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ingested", type=Path, required=True, help="folder with a subfolder per ingested case")
-    parser.add_argument("--settings", required=True, help="JSON: dataset, channels, split and on_rejected of the configuration")
+    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: dataset, channels, split and on_rejected of the configuration")
     parser.add_argument("--out", type=Path, required=True, help="split.json")
     raise SystemExit(run_command(main, parser))

@@ -2,7 +2,6 @@
 
 import argparse
 import csv
-import json
 import os
 import sys
 import time
@@ -12,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from teravox import augment, files, hashing, model, normalise, numa, plan, sharding, shards
-from teravox.errors import UserError, run_command
+from teravox.errors import UserError, parse_settings, run_command
 from teravox.network import runtime
 from teravox.network.unet import UNet
 from teravox.records import Recorder, peak_rss_bytes
@@ -23,7 +22,7 @@ COLUMNS = ("step", "case", "dice_loss", "cross_entropy", "learning_rate")
 
 def main(args: argparse.Namespace) -> None:
     recorder = Recorder("train", __file__)
-    settings = json.loads(args.settings)
+    settings = args.settings
     options, seed = settings["train"], settings["seed"]
     fingerprint = files.read_json(args.fingerprint)
     if fingerprint["fold"] != args.fold:
@@ -95,6 +94,6 @@ if __name__ == "__main__":
     parser.add_argument("--fingerprint", type=Path, required=True, help="fingerprint of the fold: its training cases and their statistics")
     parser.add_argument("--shards", type=Path, required=True, help="folder of the shards")
     parser.add_argument("--count", type=int, required=True, help="number of shards")
-    parser.add_argument("--settings", required=True, help="JSON: seed, channels, labels and train of the configuration")
+    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: seed, channels, labels and train of the configuration")
     parser.add_argument("--out", type=Path, required=True, help="folder for weights.npz, history.csv and model.json")
     raise SystemExit(run_command(main, parser))

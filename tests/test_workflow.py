@@ -256,7 +256,7 @@ def test_one_stage_can_be_forced(workspace: Workspace) -> None:
     ("changes", "line"),
     [
         ({"train": {"stepz": 3}}, "error: configuration: unknown key 'train.stepz', did you mean 'steps'?"),
-        ({"channels": [{"name": "t1w"}]}, "error: data/tiny/cases.tsv row 1: column 't1w' is missing"),
+        ({"channels": [{"name": "t1w"}], "evaluate": {"picture_channel": ""}}, "error: data/tiny/cases.tsv row 1: column 't1w' is missing"),
         ({"dataset": {"path": "data/none.tsv"}}, "error: data/none.tsv: not readable"),
     ],
 )

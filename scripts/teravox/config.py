@@ -57,7 +57,7 @@ def describe(error: jsonschema.ValidationError) -> str:
     expected = {
         "enum": lambda v: f"one of {', '.join(map(str, v))}",
         "type": lambda v: f"a value of type {v}",
-        "pattern": lambda v: "letters, digits, _ and - only",
+        "pattern": lambda v: "letters, digits, _ and - only" if "./" not in v else "letters, digits and _ . / - only",
         "minimum": lambda v: f"at least {v}",
         "exclusiveMinimum": lambda v: f"more than {v}",
         "maximum": lambda v: f"at most {v}",

@@ -1,9 +1,11 @@
 """One class for everything that is the user's to mend, and the frame every command runs in."""
 
 import argparse
+import json
 import signal
 import sys
 from collections.abc import Callable
+from typing import Any
 
 
 class UserError(Exception):
@@ -12,6 +14,17 @@ class UserError(Exception):
 
 class RejectedCase(UserError):
     """A case whose data cannot be trusted: the run stops or leaves the case out, as `on_rejected` says."""
+
+
+def parse_settings(text: str) -> dict[str, Any]:
+    """The type of a command's --settings: a JSON object. argparse turns the error into one line."""
+    try:
+        settings = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"no JSON ({error})") from None
+    if not isinstance(settings, dict):
+        raise argparse.ArgumentTypeError(f"found {type(settings).__name__}, expected a JSON object")
+    return settings
 
 
 def run_command(function: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> int:

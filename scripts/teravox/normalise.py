@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from teravox.errors import UserError
+
 STD_FLOOR = 1e-6  # of the mean; below it a channel is constant but for rounding, and becomes about zero instead of NaN or noise
 
 
@@ -18,6 +20,8 @@ def normalise(image: np.ndarray, channels: list[dict[str, Any]], own: dict[str, 
         values = image[..., i]
         if channel["normalise"] == "cohort":
             statistics = cohort[channel["name"]]
+            if not statistics["voxels"]:
+                raise UserError(f"channel '{channel['name']}': the training cases hold no labelled voxel, so 'normalise: cohort' has no statistics")
             values = np.clip(values, statistics["low"], statistics["high"])
         else:
             statistics = own[channel["name"]]
