@@ -1,6 +1,7 @@
 """Turn the source files of one case into canonical volumes on one grid, with a verdict (case.json)."""
 
 import argparse
+import os
 import shutil
 from pathlib import Path
 
@@ -19,6 +20,11 @@ def channel(text: str) -> tuple[str, str]:
     return name, path
 
 
+def one_line(text: str) -> str:
+    """A message that any file can hold: a file's name may have line breaks, or bytes that are not UTF-8."""
+    return " ".join(text.splitlines()).encode("utf-8", "backslashreplace").decode()
+
+
 def main(args: argparse.Namespace) -> None:
     recorder = Recorder("ingest", __file__)
     settings = args.settings
@@ -26,15 +32,18 @@ def main(args: argparse.Namespace) -> None:
     sources = {**images, "label": args.label}
     taken, stats = manifest.take(sources)
     document = {"case": args.case, "patient": args.patient, "set": args.set, "sources": taken}
+    for source in sources.values():
+        if Path(os.path.realpath(source)).is_relative_to(os.path.realpath(args.out)):
+            raise UserError(f"{source}: lies in {args.out}, which is rewritten; expected an output folder without sources")
     shutil.rmtree(args.out, ignore_errors=True)
     args.out.mkdir(parents=True)
     artefacts: dict[str, str] = {}
-    rejection = None
+    rejection = ""
     try:
         case = stage.ingest(images, args.label, settings["labels"], args.stacked)
     except RejectedCase as error:
-        rejection = error
-        document |= {"verdict": "rejected", "reason": str(error)}
+        rejection = one_line(str(error))
+        document |= {"verdict": "rejected", "reason": rejection}
     else:
         described = {}
         for name, array in case.images.items():
@@ -70,9 +79,9 @@ def main(args: argparse.Namespace) -> None:
         settings=settings,
         run={"request": args.request, "sources": stats},
     )
-    if rejection is not None:
+    if rejection:
         if args.on_rejected == "stop":
-            raise UserError(str(rejection))
+            raise UserError(rejection)
         print(f"rejected: {rejection}")
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from teravox.errors import UserError
 from teravox import fingerprint, normalise, split, statistics
 
 RNG = np.random.default_rng(0)
@@ -94,8 +95,10 @@ def test_a_constant_channel_becomes_zero(value: float) -> None:
 def test_cohort_clips_first_and_channels_do_not_mix() -> None:
     image = np.array([[-100, 5], [0, 6], [50, 7], [900, 8]], np.int16)
     channels = [{"name": "ct", "normalise": "cohort"}, {"name": "t1", "normalise": "zscore"}]
-    found = normalise.normalise(image, channels, {"t1": {"mean": 6.5, "std": 0.5}}, {"ct": {"mean": 25, "std": 50, "low": 0, "high": 100}})
-    np.testing.assert_allclose(found, [[-0.5, -3], [-0.5, -1], [0.5, 1], [1.5, 3]])
+    own, cohort = {"t1": {"mean": 6.5, "std": 0.5}}, {"ct": {"voxels": 9, "mean": 25, "std": 50, "low": 0, "high": 100}}
+    np.testing.assert_allclose(normalise.normalise(image, channels, own, cohort), [[-0.5, -3], [-0.5, -1], [0.5, 1], [1.5, 3]])
+    with pytest.raises(UserError, match="channel 'ct': the training cases hold no labelled voxel"):
+        normalise.normalise(image, channels, own, {"ct": {**cohort["ct"], "voxels": 0}})
 
 
 @pytest.mark.parametrize(("shape", "multiple"), [((5, 8, 1), 4), ((4, 4, 4), 4), ((30, 30, 30), 8), ((3, 2, 1), 1)])

@@ -27,7 +27,10 @@ class Ingested:
 
 def read_source(path: Path, volume: int | None = None) -> volumes.Volume:
     """One volume from a file or from a folder with one DICOM series. Raises RejectedCase."""
-    return dicom.read_series(path) if path.is_dir() else volumes.read_volume_file(path, volume)
+    try:
+        return dicom.read_series(path) if path.is_dir() else volumes.read_volume_file(path, volume)
+    except OSError as error:
+        raise RejectedCase(f"{path}: not readable ({error.strerror or type(error).__name__}), expected a file this user may read") from None
 
 
 def ingest(images: dict[str, str], label: str, labels: list[dict[str, Any]], stacked: bool = False) -> Ingested:
@@ -39,7 +42,7 @@ def ingest(images: dict[str, str], label: str, labels: list[dict[str, Any]], sta
     arrays: dict[str, np.ndarray] = {}
     formats, notes = {}, {}
     reference: tuple[str, np.ndarray] | None = None
-    orientation = np.empty(0)
+    orientation, frame_of_reference = np.empty(0), ""
     for position, (name, source) in enumerate(images.items()):
         volume = read_source(Path(source), position if stacked else None)
         volumes.check_intensities(volume.array, source)
@@ -47,6 +50,7 @@ def ingest(images: dict[str, str], label: str, labels: list[dict[str, Any]], sta
         formats[name], notes[name] = volume.format, list(volume.notes)
         if reference is None:
             reference, orientation = (source, affine), geometry.canonical_orientation(volume.affine)
+            frame_of_reference = volume.frame_of_reference
         else:
             check_grid(source, array.shape, affine, reference[0], next(iter(arrays.values())).shape, reference[1])
         arrays[name] = array
@@ -55,7 +59,8 @@ def ingest(images: dict[str, str], label: str, labels: list[dict[str, Any]], sta
 
     segmentation = _segmentation_file(Path(label))
     if segmentation is not None:
-        mask, formats["label"], notes["label"] = dicom.read_segmentation(segmentation, shape, affine, labels), "dicom-seg", []
+        mask = dicom.read_segmentation(segmentation, shape, affine, labels, frame_of_reference)
+        formats["label"], notes["label"] = "dicom-seg", []
     else:
         volume = read_source(Path(label))
         mask, grid = geometry.to_canonical(volume.array, volume.affine)

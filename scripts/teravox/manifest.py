@@ -12,16 +12,18 @@ from typing import Any
 from teravox import files, hashing, records
 
 Member = dict[str, Any]
+UNREADABLE = "unreadable"  # no hash: such a file is tried again every time, since permissions change without its time
 
 
 def members(path: Path) -> list[tuple[Path, str]]:
-    """Every file of a source with its name relative to it: a file is its only member (""), a folder is walked, links not followed."""
+    """Every file of a source with its name relative to it: a file is its only member (""), a folder is walked.
+
+    Links to folders are not followed; links to nothing, pipes and devices are no members. A source that does not exist has none.
+    """
     if path.is_file():
         return [(path, "")]
-    found = []
-    for folder, _, names in os.walk(path):
-        found += [(Path(folder) / name, str((Path(folder) / name).relative_to(path))) for name in names]
-    return sorted(found, key=lambda member: member[1])
+    inside = [Path(folder) / name for folder, _, names in os.walk(path) for name in names]
+    return sorted(((member, str(member.relative_to(path))) for member in inside if member.is_file()), key=lambda member: member[1])
 
 
 def _stat(path: Path) -> list[int]:
@@ -29,9 +31,18 @@ def _stat(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
+def _name_digest(name: str) -> str:
+    """A name inside a folder may be a person's: only its hash is kept. It need not be UTF-8."""
+    return hashing.text_digest(name.encode("utf-8", "backslashreplace").decode())[:16] if name else ""
+
+
 def _member(path: Path, name: str) -> Member:
-    # A name inside a folder may be a person's: only its hash is kept.
-    return {"name": hashing.text_digest(name)[:16] if name else "", "bytes": path.stat().st_size, "content": hashing.file_digest(path)}
+    """Size and hash of a file; a file that this user may not read has the content UNREADABLE."""
+    try:
+        content = hashing.file_digest(path)
+    except OSError:
+        content = UNREADABLE
+    return {"name": _name_digest(name), "bytes": path.stat().st_size, "content": content}
 
 
 def take(sources: dict[str, str]) -> tuple[dict[str, list[Member]], dict[str, list[list[int]]]]:
@@ -41,7 +52,7 @@ def take(sources: dict[str, str]) -> tuple[dict[str, list[Member]], dict[str, li
     """
     manifest, stats = {}, {}
     for role, source in sources.items():
-        found = members(Path(source)) if Path(source).exists() else []
+        found = members(Path(source))
         manifest[role] = [_member(path, name) for path, name in found]
         stats[role] = [_stat(path) for path, _ in found]
     return manifest, stats
@@ -66,11 +77,11 @@ def request(document: Path, sources: dict[str, str]) -> str:
         return ""
     manifest: dict[str, list[Member]] = {}
     for role, source in sources.items():
-        found = members(Path(source)) if Path(source).exists() else []
+        found = members(Path(source))
         same = role in known and len(found) == len(known[role])
         manifest[role] = []
         for position, (path, name) in enumerate(found):
-            label = hashing.text_digest(name)[:16] if name else ""
-            unchanged = same and recorded[role][position]["name"] == label and _stat(path) == known[role][position]
-            manifest[role].append(recorded[role][position] if unchanged else _member(path, name))
+            before = recorded[role][position] if same else {}
+            unchanged = same and before["name"] == _name_digest(name) and before["content"] != UNREADABLE and _stat(path) == known[role][position]
+            manifest[role].append(before if unchanged else _member(path, name))
     return earlier if manifest == recorded else digest(manifest)

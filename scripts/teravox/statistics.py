@@ -14,6 +14,7 @@ def describe(array: np.ndarray) -> dict[str, Any]:
 
 
 def label_voxels(label: np.ndarray, labels: list[dict[str, Any]]) -> dict[str, int]:
-    """Voxels per label name."""
-    counts = np.bincount(label.ravel(), minlength=max(item["value"] for item in labels) + 1)
+    """Voxels per label name, counted plane by plane: numpy counts in copies of 8 bytes per voxel."""
+    size = max(item["value"] for item in labels) + 1
+    counts = sum((np.bincount(plane.ravel(), minlength=size) for plane in label), np.zeros(size, np.int64))
     return {item["name"]: int(counts[item["value"]]) for item in labels}
