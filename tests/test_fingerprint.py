@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from teravox.errors import UserError
 from teravox import fingerprint, normalise, split, statistics
+from teravox.errors import UserError
 
 RNG = np.random.default_rng(0)
 
