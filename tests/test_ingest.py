@@ -37,7 +37,7 @@ def run(out: Path, images: dict[str, Path], label: Path, labels: list[dict[str, 
         image=[(name, str(path)) for name, path in images.items()],
         label=str(label),
         stacked=False,
-        settings=json.dumps({"channels": [{"name": name} for name in images], "labels": labels}),
+        settings={"channels": [{"name": name} for name in images], "labels": labels},
         out=out,
         on_rejected=on_rejected,
         request="",
@@ -373,7 +373,7 @@ def test_body_ct_to_a_shard(shared: Path, tmp_path: Path) -> None:
     extent = np.array(array.shape) * geometry.spacing_of(affine)
     np.testing.assert_allclose(np.array(image.shape[:3]) * 3, extent, atol=1.5)
 
-    (tmp_path / "split.json").write_text(json.dumps({"cases": {"c1": {"patient": "p1"}}}))
+    (tmp_path / "split.json").write_text(json.dumps({"cases": {"c1": {"patient": "p1", "set": "train"}}}))
     name = sharding.shard_name(sharding.shard_of("p1", 1), 1)
     done = call(
         "shard",
