@@ -28,6 +28,8 @@ def main(args: argparse.Namespace) -> None:
     if fingerprint["fold"] != args.fold:
         raise UserError(f"{args.fingerprint}: is that of fold {fingerprint['fold']}, expected fold {args.fold}")
     prediction = plan.fold_plan(fingerprint, settings)
+    if prediction["refused"]:
+        raise UserError(f"fold {args.fold}: case '{prediction['largest_case']}' needs {prediction['refused']}; use a coarser grid or fewer filters")
     granted = numa.require_memory(prediction["predicted_peak_bytes"], f"training fold {args.fold}")
     placement = numa.placement()
     facts = runtime.start(options["threads"])

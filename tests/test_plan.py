@@ -3,7 +3,6 @@
 import pytest
 
 from teravox import plan
-from teravox.errors import UserError
 from teravox.network.unet import UNet
 
 NETWORK = UNet(4, 4, 8, 5)
@@ -38,12 +37,11 @@ def test_parameters_are_those_of_the_weights() -> None:
     assert NETWORK.parameters == sum(value.size for value in NETWORK.initial_weights(0).values())
 
 
-def test_a_fold_that_cannot_run_is_refused() -> None:
+def test_the_plan_of_a_fold_comes_from_its_fingerprint() -> None:
     settings = {"channels": [{}], "labels": [{}], "train": {"filters": 8, "levels": 2}}
-    row = plan.fold_plan({"fold": 1, "shapes": {"a": [8, 8, 8]}}, settings)
-    assert row["predicted_peak_bytes"] == plan.training_bytes(UNet(1, 2, 8, 2), [8, 8, 8])
-    with pytest.raises(UserError, match="fold 1: case 'b' needs a tensor of 2147483648 elements"):
-        plan.fold_plan({"fold": 1, "shapes": {"a": [8, 8, 8], "b": [512, 512, 512]}}, settings)
+    row = plan.fold_plan({"fold": 1, "shapes": {"a": [8, 8, 8], "b": [12, 8, 8]}}, settings)
+    assert row == plan.plan_rows(UNet(1, 2, 8, 2), {1: {"a": [8, 8, 8], "b": [12, 8, 8]}})[0]
+    assert row["fold"] == 1 and row["largest_case"] == "b" and row["refused"] is None
 
 
 def test_a_terabyte_does_not_wrap() -> None:

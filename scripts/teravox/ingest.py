@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from teravox import dicom, geometry, volumes
+from teravox import dicom, dicom_seg, geometry, volumes
 from teravox.errors import RejectedCase
 
 
@@ -59,7 +59,7 @@ def ingest(images: dict[str, str], label: str, labels: list[dict[str, Any]], sta
 
     segmentation = _segmentation_file(Path(label))
     if segmentation is not None:
-        mask = dicom.read_segmentation(segmentation, shape, affine, labels, frame_of_reference)
+        mask = dicom_seg.read_segmentation(segmentation, shape, affine, labels, frame_of_reference)
         formats["label"], notes["label"] = "dicom-seg", []
     else:
         volume = read_source(Path(label))
