@@ -28,7 +28,7 @@ def test_memory_grows_with_everything_it_is_made_of() -> None:
     assert plan.training_bytes(UNet(4, 4, 16, 5), [64, 64, 64]) > base
     assert plan.training_bytes(UNet(4, 9, 8, 5), [64, 64, 64]) > base
     double = plan.training_bytes(NETWORK, [128, 64, 64])
-    fixed = plan.RUNTIME_BYTES + 20 * NETWORK.parameters
+    fixed = plan.RUNTIME_BYTES + 20 * NETWORK.parameters + plan.SHAPE_BYTES * len(NETWORK.convolutions())
     assert (double - fixed) / (base - fixed) == pytest.approx(2, rel=1e-6)
     assert plan.prediction_bytes(NETWORK, [64, 64, 64], [64, 64, 64]) < base
 
@@ -69,5 +69,6 @@ def test_rows_name_the_largest_case_after_padding() -> None:
     (row, other) = plan.plan_rows(network, {0: shapes, 3: {"big": [512, 512, 512]}})
     assert row["largest_case"] == "c" and row["cases"] == 3 and row["fold"] == 0  # a tie of padded volumes goes to the last name
     assert row["padded"] == [16, 8, 8] and row["refused"] is None
-    assert row["predicted_peak_bytes"] == plan.training_bytes(network, [11, 8, 8])
+    assert row["predicted_peak_bytes"] == plan.training_bytes(network, [11, 8, 8], 2)
+    assert row["padded_shapes"] == 2
     assert other["largest_tensor_elements"] == 2**31 and "2147483648 elements" in other["refused"]

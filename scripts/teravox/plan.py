@@ -7,7 +7,8 @@ import numpy as np
 from teravox.architecture import Architecture
 
 FLOAT = 4  # bytes
-RUNTIME_BYTES = 800_000_000  # Python, TensorFlow, its thread pools, the traced graph and one case on its way in: what the smallest training takes
+RUNTIME_BYTES = 750_000_000  # Python, TensorFlow, its thread pools, the traced graph and one case on its way in, as measured
+SHAPE_BYTES = 750_000  # per convolution and distinct volume shape: oneDNN keeps three compiled kernels, as measured over 18 shapes
 ELEMENT_LIMIT = 2**31 - 1  # TensorFlow's kernels count in 32 bits; oneDNN falls back to a reference kernel at 2^31
 
 
@@ -30,17 +31,19 @@ def kept_channels(network: Architecture) -> list[int]:
     return kept
 
 
-def training_bytes(network: Architecture, shape: list[int]) -> int:
-    """Predicted peak resident memory of a training on volumes of `shape` (after padding), in bytes.
+def training_bytes(network: Architecture, shape: list[int], shapes: int = 1) -> int:
+    """Predicted peak resident memory of a training whose largest volume has `shape`, in bytes. shapes : how many distinct padded
+    shapes its volumes have.
 
     Kept feature maps, plus at full resolution what the backward pass of the widest block and the loss hold at once: three
     times the concatenation (its gradient, the convolution's workspace, the normalised values) and six copies of the classes;
-    plus five copies of the weights (value, gradient, two moments of Adam, moving average) and the runtime.
+    plus five copies of the weights (value, gradient, two moments of Adam, moving average), the runtime, and what it keeps
+    for each shape.
     """
     voxels = int(np.prod(padded(shape, network.multiple), dtype=np.int64))
     kept = sum(channels * voxels // 8**level for level, channels in enumerate(kept_channels(network)))
     transient = (3 * 2 * network.widths[0] + 6 * network.classes) * voxels
-    return FLOAT * (kept + transient + 5 * network.parameters) + RUNTIME_BYTES
+    return FLOAT * (kept + transient + 5 * network.parameters) + RUNTIME_BYTES + SHAPE_BYTES * len(network.convolutions()) * shapes
 
 
 def largest_tensor(network: Architecture, shape: list[int]) -> int:
@@ -77,6 +80,7 @@ def plan_rows(network: Architecture, fold_shapes: dict[int, dict[str, list[int]]
     rows = []
     for fold, shapes in fold_shapes.items():
         case = max(shapes, key=lambda name: (int(np.prod(padded(shapes[name], network.multiple), dtype=np.int64)), name))
+        distinct = len({tuple(padded(shape, network.multiple)) for shape in shapes.values()})
         rows.append(
             {
                 "fold": fold,
@@ -84,7 +88,8 @@ def plan_rows(network: Architecture, fold_shapes: dict[int, dict[str, list[int]]
                 "largest_case": case,
                 "shape": shapes[case],
                 "padded": padded(shapes[case], network.multiple),
-                "predicted_peak_bytes": training_bytes(network, shapes[case]),
+                "padded_shapes": distinct,
+                "predicted_peak_bytes": training_bytes(network, shapes[case], distinct),
                 "largest_tensor_elements": largest_tensor(network, shapes[case]),
                 "refused": refusal(network, shapes[case]),
             }
