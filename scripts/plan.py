@@ -2,14 +2,15 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from teravox import files, hashing, numa, split
 from teravox import plan as stage
 from teravox.architecture import Architecture
-from teravox.errors import parse_settings, run_command
+from teravox.errors import UserError, parse_settings, run_command
 from teravox.records import Recorder
 
-COLUMNS = ("fold", "cases", "largest_case", "shape", "padded", "predicted_peak_mb", "threads", "refused")
+COLUMNS = ("fold", "cases", "largest_case", "shape", "padded", "threads", "predicted_peak_mb", "granted_mb", "refused", "numactl", "reason")
 
 
 def main(args: argparse.Namespace) -> None:
@@ -22,27 +23,38 @@ def main(args: argparse.Namespace) -> None:
     rows = stage.plan_rows(network, {fold: {case: shapes[case] for case in split.training_cases(document, fold)} for fold in options["folds"]})
     for row in rows:
         row["threads"] = options["threads"]
-    table = ["\t".join(COLUMNS)]
-    for row in rows:
-        shown = {**row, "predicted_peak_mb": round(row["predicted_peak_bytes"] / 1e6), "refused": row["refused"] or "no"}
-        table.append("\t".join("x".join(map(str, value)) if isinstance(value := shown[name], list) else str(value) for name in COLUMNS))
-    text = "\n".join(table) + "\n"
-    files.write_text(args.out.with_suffix(".tsv"), text)
-    nodes = numa.topology()
-    placements = {
-        str(row["fold"]): dict(zip(("numactl", "reason"), numa.choose(nodes, row["predicted_peak_bytes"], args.policy), strict=True)) for row in rows
-    }
+    # The table also shows what this machine would do; the document, which later stages read, does not.
+    granted, nodes = numa.granted_bytes(), numa.topology()
+    shown = [{**row, **placement(row, granted, nodes, args.policy)} for row in rows]
+    lines = ["\t".join(COLUMNS), *("\t".join(cell(row[name]) for name in COLUMNS) for row in shown)]
+    files.write_text(args.out.with_suffix(".tsv"), "\n".join(lines) + "\n")
     recorder.write(
         args.out,
         {"trainings": rows, "parameters": network.parameters},
-        artefacts={args.out.with_suffix(".tsv").name: hashing.text_digest(text)},
+        artefacts={args.out.name: hashing.text_digest(files.canonical_json(rows))},
         inputs={"split": document["provenance"]["artefacts"]["split.json"]},
         settings=settings,
-        run={"placements": placements, "memory_granted_bytes": numa.granted_bytes()},
+        run={"memory_granted_bytes": granted},
     )
-    print(text, end="")
-    for fold, placement in placements.items():
-        print(f"fold {fold}: numactl {' '.join(placement['numactl']) or '(none)'}: {placement['reason']}")
+    print("\n".join(lines))
+
+
+def placement(row: dict[str, Any], granted: int, nodes: list[numa.Node], policy: str) -> dict[str, Any]:
+    """What this machine would do with a training: numactl's arguments and why, or the reason to refuse it."""
+    need = row["predicted_peak_bytes"]
+    found = {"predicted_peak_mb": round(need / 1e6), "granted_mb": round(granted / 1e6), "numactl": "none", "refused": row["refused"]}
+    try:
+        arguments, found["reason"] = numa.choose(nodes, need, policy)
+        found["numactl"] = " ".join(arguments) or "none"
+    except UserError as error:
+        found["reason"] = found["refused"] = str(error)
+    if need > granted:
+        found["refused"] = f"needs more than the {granted / 1e6:.0f} MB available"
+    return {**found, "refused": found["refused"] or "no"}
+
+
+def cell(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 if __name__ == "__main__":
