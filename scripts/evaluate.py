@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from teravox import figures, files, geometry, hashing, metrics, split, volumes
+from teravox import figures, files, geometry, hashing, metrics, split, store
 from teravox.errors import UserError, parse_settings, run_command
 from teravox.records import Recorder
 
@@ -35,13 +35,13 @@ def evaluate_case(args: argparse.Namespace) -> None:
     ingested, predicted = files.read_json(args.ingested / "case.json"), files.read_json(args.prediction)
     case = ingested["case"]
     about = {"case": case, "patient": args.patient, "fold": args.fold, "set": "test" if args.test else "validation"}
-    reference, affine = volumes.load(args.ingested / "label.nii.gz")
-    native, native_affine = volumes.load(args.prediction.with_name(f"{case}.nii.gz"))
+    reference, affine = store.load(args.ingested / "label.nii.gz", ingested)
+    native, native_affine = store.load(args.prediction.with_name(f"{case}.nii.gz"), predicted)
     prediction, back = geometry.to_canonical(np.asarray(native), native_affine)
     if prediction.shape != reference.shape or geometry.grid_difference(affine, back, reference.shape) > geometry.GRID_ATOL_VOXELS:
         raise UserError(f"{args.prediction.with_name(f'{case}.nii.gz')}: its grid is not that of the case's label; predict the case again")
-    grid_reference, grid = volumes.load(args.resampled / "label.nii")
-    grid_prediction, _ = volumes.load(args.prediction.with_name(f"{case}.grid.nii.gz"))
+    grid_reference, grid = store.load(args.resampled / "label.nii", files.read_json(args.resampled / "case.json"))
+    grid_prediction, _ = store.load(args.prediction.with_name(f"{case}.grid.nii.gz"), predicted)
 
     rows = []
     for space, found, truth, where in (
@@ -56,7 +56,7 @@ def evaluate_case(args: argparse.Namespace) -> None:
     channel = settings["evaluate"]["picture_channel"] or next(iter(ingested["channels"]))
     if channel not in ingested["channels"]:
         raise UserError(f"evaluate.picture_channel: '{channel}', expected one of {', '.join(ingested['channels'])}")
-    image, _ = volumes.load(args.ingested / f"{channel}.nii.gz")
+    image, _ = store.load(args.ingested / f"{channel}.nii.gz", ingested)
     picture = figures.case_picture(np.asarray(image), np.asarray(reference), prediction, affine, settings["labels"], f"{case}, {channel}")
     with files.atomic(args.figure) as temporary:
         temporary.write_bytes(picture)

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from teravox import files, hashing, split, volumes
+from teravox import files, hashing, split, store
 from teravox import fingerprint as stage
 from teravox.errors import parse_settings, run_command
 from teravox.records import Recorder
@@ -15,7 +15,10 @@ def main(args: argparse.Namespace) -> None:
     names = split.training_cases(files.read_json(args.split), args.fold)
     documents = {name: files.read_json(args.resampled / name / "case.json") for name in names}
     channels = [channel["name"] for channel in settings["channels"]]
-    pairs = ((volumes.load(args.resampled / name / "image.nii")[0], volumes.load(args.resampled / name / "label.nii")[0]) for name in names)
+    pairs = (
+        (store.load(args.resampled / name / "image.nii", document)[0], store.load(args.resampled / name / "label.nii", document)[0])
+        for name, document in documents.items()
+    )
     found = stage.fingerprint(pairs, channels)
     recorder.write(
         args.out,

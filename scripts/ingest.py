@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from teravox import geometry, hashing, manifest, statistics, volumes
+from teravox import geometry, hashing, manifest, statistics, store
 from teravox import ingest as stage
 from teravox.errors import RejectedCase, UserError, parse_settings, run_command
 from teravox.records import Recorder
@@ -47,14 +47,14 @@ def main(args: argparse.Namespace) -> None:
     else:
         described = {}
         for name, array in case.images.items():
-            artefacts[f"{name}.nii.gz"] = volumes.write_nifti(args.out / f"{name}.nii.gz", array, case.affine)
+            artefacts[f"{name}.nii.gz"] = store.write(args.out / f"{name}.nii.gz", array, case.affine)
             described[name] = {
                 **statistics.describe(array),
                 "format": case.formats[name],
                 "notes": case.notes[name],
                 "voxels": hashing.array_digest(np.asarray(array, np.float32)),
             }
-        artefacts["label.nii.gz"] = volumes.write_nifti(args.out / "label.nii.gz", case.label, case.affine)
+        artefacts["label.nii.gz"] = store.write(args.out / "label.nii.gz", case.label, case.affine)
         document |= {
             "verdict": "accepted",
             "reason": None,

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import SimpleITK as sitk
 
-from teravox import files, geometry, model, normalise, numa, plan, volumes
+from teravox import files, geometry, model, normalise, numa, plan, store
 from teravox.errors import UserError, parse_settings, run_command
 from teravox.network import runtime
 from teravox.network.unet import UNet
@@ -35,13 +35,13 @@ def main(args: argparse.Namespace) -> None:
     facts = runtime.start(settings["predict"]["threads"])
     sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(settings["predict"]["threads"])
 
-    image, grid = volumes.load(args.resampled / "image.nii")
+    image, grid = store.load(args.resampled / "image.nii", resampled)
     image = np.asarray(image).transpose(2, 1, 0, 3)
     images = [normalise.normalise(image, document["channels"], resampled["channels"], document["cohort"]) for document in documents]
     probability = probabilities(network, [weights for _, weights in trained], images).transpose(2, 1, 0, 3)
 
     values = [label["value"] for label in documents[0]["labels"]]
-    dtype = volumes.label_dtype(values)
+    dtype = store.label_dtype(values)
     on_grid = normalise.label_values(np.argmax(probability, axis=-1), values, dtype)
     affine, orientation = np.array(native["affine"]), np.array(ingested["orientation"])
     canonical = normalise.label_values(to_native(probability, grid, tuple(native["shape"]), affine), values, dtype)
@@ -49,8 +49,8 @@ def main(args: argparse.Namespace) -> None:
     original_affine = geometry.native_affine(affine, orientation, original.shape)
     paths = args.out / f"{case}.nii.gz", args.out / f"{case}.grid.nii.gz"
     artefacts = {
-        paths[0].name: volumes.write_nifti(paths[0], original, original_affine),
-        paths[1].name: volumes.write_nifti(paths[1], on_grid, grid),
+        paths[0].name: store.write(paths[0], original, original_affine),
+        paths[1].name: store.write(paths[1], on_grid, grid),
     }
     recorder.write(
         args.out / f"{case}.json",

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import SimpleITK as sitk
 
-from teravox import files, hashing, numa, statistics, volumes
+from teravox import files, hashing, numa, statistics, store
 from teravox import resample as stage
 from teravox.errors import UserError, parse_settings, run_command
 from teravox.records import Recorder
@@ -22,13 +22,13 @@ def main(args: argparse.Namespace) -> None:
     names = [channel["name"] for channel in settings["channels"]]
     voxel_bytes = sum(np.dtype(case["channels"][name]["dtype"]).itemsize for name in names) + 2
     numa.require_memory(stage.peak_bytes(case["grid"]["shape"], voxel_bytes), f"resampling case '{case['case']}'")
-    images = [np.asarray(volumes.load(args.case.parent / f"{name}.nii.gz")[0]) for name in names]
-    label, affine = volumes.load(args.case.parent / "label.nii.gz")
+    images = [np.asarray(store.load(args.case.parent / f"{name}.nii.gz", case)[0]) for name in names]
+    label, affine = store.load(args.case.parent / "label.nii.gz", case)
     label = np.asarray(label)
     args.out.mkdir(parents=True, exist_ok=True)
     paths = args.out / "image.nii", args.out / "label.nii"
     shape, _ = stage.resample_case(images, label, affine, settings["resample"]["spacing_mm"], *paths)
-    (image, grid), (mask, _) = volumes.load(paths[0]), volumes.load(paths[1])
+    (image, grid), (mask, _) = store.read(paths[0]), store.read(paths[1])
     lost = [
         name
         for name, count in statistics.label_voxels(label, settings["labels"]).items()

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from teravox import files, hashing, sharding, volumes
+from teravox import files, hashing, sharding, store
 from teravox import shards as stage
 from teravox.errors import parse_settings, run_command
 from teravox.records import Recorder
@@ -20,8 +20,8 @@ def main(args: argparse.Namespace) -> None:
 
     def blocks() -> Iterator[tuple[str, int, bytes]]:
         for name, document in documents.items():
-            image, grid = volumes.load(args.resampled / name / "image.nii")
-            label, _ = volumes.load(args.resampled / name / "label.nii")
+            image, grid = store.load(args.resampled / name / "image.nii", document)
+            label, _ = store.load(args.resampled / name / "label.nii", document)
             about = {
                 "case": name,
                 "patient": hashing.text_digest(split["cases"][name]["patient"])[:16],

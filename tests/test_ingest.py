@@ -18,7 +18,7 @@ import SimpleITK as sitk
 import builders
 import ingest as command
 from builders import AFFINE, EXPECTED, STORED, s6, set_all, set_one, write, write_nifti
-from teravox import geometry, sharding, shards, statistics, volumes
+from teravox import geometry, sharding, shards, statistics, store, volumes
 from teravox import ingest as stage
 from teravox.errors import RejectedCase, UserError
 
@@ -72,8 +72,8 @@ def test_case(tmp_path: Path, image: Path, label: Path) -> None:
     assert document["channels"]["t1"]["min"] == STORED.min()
     assert document["channels"]["t1"]["mean"] == pytest.approx(STORED.mean())
     assert document["channels"]["t1"]["std"] == pytest.approx(STORED.std())
-    np.testing.assert_array_equal(volumes.load(tmp_path / "out" / "t1.nii.gz")[0], EXPECTED)
-    np.testing.assert_array_equal(volumes.load(tmp_path / "out" / "label.nii.gz")[0], LABEL)
+    np.testing.assert_array_equal(store.read(tmp_path / "out" / "t1.nii.gz")[0], EXPECTED)
+    np.testing.assert_array_equal(store.read(tmp_path / "out" / "label.nii.gz")[0], LABEL)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["case.json", "case.run.json", "label.nii.gz", "t1.nii.gz"]
 
 
@@ -112,14 +112,14 @@ def test_label_on_a_flipped_grid_that_is_the_same(tmp_path: Path, image: Path, a
         flip[axis, axis], flip[axis, 3] = -1, EXPECTED.shape[axis] - 1
     path = write_nifti(tmp_path / "flipped.nii", np.flip(LABEL, axes), AFFINE @ flip)
     assert run(tmp_path / "out", {"t1": image}, path)["verdict"] == "accepted"
-    np.testing.assert_array_equal(volumes.load(tmp_path / "out" / "label.nii.gz")[0], LABEL)
+    np.testing.assert_array_equal(store.read(tmp_path / "out" / "label.nii.gz")[0], LABEL)
 
 
 def test_label_with_permuted_axes(tmp_path: Path, image: Path) -> None:
     permutation = np.eye(4)[:, [2, 0, 1, 3]]
     path = write_nifti(tmp_path / "permuted.nii", LABEL.transpose(2, 0, 1), AFFINE @ permutation)
     assert run(tmp_path / "out", {"t1": image}, path)["verdict"] == "accepted"
-    np.testing.assert_array_equal(volumes.load(tmp_path / "out" / "label.nii.gz")[0], LABEL)
+    np.testing.assert_array_equal(store.read(tmp_path / "out" / "label.nii.gz")[0], LABEL)
 
 
 @pytest.mark.parametrize("ending", [".nii", ".nii.gz", ".nrrd", ".mha"])
@@ -127,7 +127,7 @@ def test_label_formats(tmp_path: Path, image: Path, ending: str) -> None:  # B3,
     path = tmp_path / f"x{ending}"
     sitk.WriteImage(geometry.to_sitk(LABEL, AFFINE), str(path))
     assert run(tmp_path / "out", {"t1": image}, path)["verdict"] == "accepted"
-    np.testing.assert_array_equal(volumes.load(tmp_path / "out" / "label.nii.gz")[0], LABEL)
+    np.testing.assert_array_equal(store.read(tmp_path / "out" / "label.nii.gz")[0], LABEL)
 
 
 def test_grids_may_differ_by_rounding_only(tmp_path: Path, image: Path) -> None:  # B18
@@ -149,7 +149,7 @@ def test_labels(tmp_path: Path, image: Path) -> None:
     assert empty["label"]["voxels"] == {"a": 0, "b": 0}
     nearly = write_nifti(tmp_path / "nearly.nii", (LABEL * 0.999999).astype(np.float32), AFFINE)
     assert run(tmp_path / "b", {"t1": image}, nearly)["verdict"] == "accepted"
-    np.testing.assert_array_equal(volumes.load(tmp_path / "b" / "label.nii.gz")[0], LABEL)
+    np.testing.assert_array_equal(store.read(tmp_path / "b" / "label.nii.gz")[0], LABEL)
     foreign = write_nifti(tmp_path / "foreign.nii", LABEL.astype(np.uint16) * 150, AFFINE)
     refused(tmp_path / "c", {"t1": image}, foreign, "label value 150, expected 0, 1, 2")
     refused(tmp_path / "d", {"t1": image}, write_nifti(tmp_path / "four.nii", np.stack([LABEL] * 2, axis=3), AFFINE), "4 dimensions")
@@ -165,7 +165,7 @@ def test_label_as_dicom_seg(tmp_path: Path, image: Path) -> None:  # A20
     (tmp_path / "seg" / "1").write_bytes((tmp_path / "seg.dcm").read_bytes())
     for path in (tmp_path / "seg.dcm", tmp_path / "seg"):
         assert run(tmp_path / "out", {"t1": image}, path)["label"]["format"] == "dicom-seg"
-        np.testing.assert_array_equal(volumes.load(tmp_path / "out" / "label.nii.gz")[0], LABEL)
+        np.testing.assert_array_equal(store.read(tmp_path / "out" / "label.nii.gz")[0], LABEL)
     other = write(tmp_path / "other", s6([set_all(PatientID="y")]))
     refused(tmp_path / "no", {"t1": other}, tmp_path / "seg.dcm", "FrameOfReferenceUID")
     refused(tmp_path / "no", {"t1": image}, tmp_path / "seg.dcm", "named otherwise", labels=[{"name": "liver", "value": 1}])
@@ -350,7 +350,7 @@ def test_body_ct_to_a_shard(shared: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     document = json.loads((ingested / "case.json").read_text())
     assert (document["channels"]["ct"]["min"], document["channels"]["ct"]["max"]) == (-1024, 1839)
-    array, affine = volumes.load(ingested / "ct.nii.gz")
+    array, affine = store.read(ingested / "ct.nii.gz")
     assert array.shape == label.shape
     paths = sorted((folder / "example_ct_dicom").iterdir())
     for path in (paths[0], paths[11]):  # the first pixel of a slice, at its own place
@@ -362,12 +362,12 @@ def test_body_ct_to_a_shard(shared: Path, tmp_path: Path) -> None:
         step = np.where(np.array([x, y]) == 0, 1, -1)
         np.testing.assert_array_equal(array[:, :, z][:: step[0], :: step[1]], plane.T)
     mask, grid = geometry.to_canonical(np.asanyarray(label.dataobj), label.affine)
-    np.testing.assert_array_equal(volumes.load(ingested / "label.nii.gz")[0], mask)
+    np.testing.assert_array_equal(store.read(ingested / "label.nii.gz")[0], mask)
     assert geometry.grid_difference(affine, grid, array.shape) < geometry.GRID_ATOL_VOXELS
 
     done = call("resample", str(ingested / "case.json"), text, f"--out={resampled}")
     assert done.returncode == 0, done.stderr
-    image, small = volumes.load(resampled / "image.nii")
+    image, small = store.read(resampled / "image.nii")
     np.testing.assert_allclose(geometry.spacing_of(small), 3, rtol=1e-6)
     assert -1024 <= image.min() < image.max() <= 1839
     extent = np.array(array.shape) * geometry.spacing_of(affine)
@@ -389,5 +389,25 @@ def test_body_ct_to_a_shard(shared: Path, tmp_path: Path) -> None:
     assert len(reader.places["c1"][2]) > 1
     voxels, classes = reader.load("c1")
     np.testing.assert_array_equal(voxels, np.asarray(image).transpose(2, 1, 0, 3))
-    np.testing.assert_array_equal(classes, np.asarray(volumes.load(resampled / "label.nii")[0]).transpose(2, 1, 0))
+    np.testing.assert_array_equal(classes, np.asarray(store.read(resampled / "label.nii")[0]).transpose(2, 1, 0))
     assert voxels.dtype == image.dtype
+
+
+def test_a_volume_that_is_not_what_was_recorded_is_refused(tmp_path: Path) -> None:
+    """Missing, truncated, another volume, one changed voxel, another affine: each is one line that names the file."""
+    array = np.arange(60, dtype=np.int16).reshape(3, 4, 5)
+    for name in ("a.nii", "a.nii.gz"):
+        path = tmp_path / name
+        document = {"provenance": {"stage": "resample", "artefacts": {name: store.write(path, array, np.eye(4))}}}
+        np.testing.assert_array_equal(store.load(path, document)[0], array)
+        good = path.read_bytes()
+        path.write_bytes(good[:-40])
+        with pytest.raises(UserError, match=f"{name}: damaged .*; run snakemake --cores all --forcerun resample_case$"):
+            store.load(path, document)
+        for changed, affine in ((np.where(array == 7, 8, array), np.eye(4)), (array, np.diag([1, 1, 2, 1.0])), (array[:2], np.eye(4))):
+            store.write(path, changed.astype(np.int16), affine)
+            with pytest.raises(UserError, match=f"{name}: content hash"):
+                store.load(path, document)
+        path.unlink()
+        with pytest.raises(UserError, match=f"{name}: missing"):
+            store.load(path, document)

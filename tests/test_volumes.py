@@ -14,7 +14,7 @@ import SimpleITK as sitk
 
 import builders
 from builders import write_nifti
-from teravox import geometry, volumes
+from teravox import geometry, store, volumes
 from teravox.errors import RejectedCase
 
 VALUES = np.arange(120, dtype=np.int16).reshape(4, 5, 6)
@@ -461,11 +461,11 @@ def test_written_file_is_read_back(tmp_path: Path) -> None:
     affine[:3, 3] = 1, 2, 3
     for ending in (".nii", ".nii.gz"):
         path = tmp_path / f"x{ending}"
-        volumes.write_nifti(path, VALUES, affine)
+        store.write(path, VALUES, affine)
         volume = volumes.read_volume_file(path)
         np.testing.assert_array_equal(volume.array, VALUES)
         np.testing.assert_allclose(volume.affine, affine, atol=1e-6)
         first = path.read_bytes()
-        volumes.write_nifti(path, VALUES, affine)
+        store.write(path, VALUES, affine)
         assert path.read_bytes() == first  # B20
     assert sorted(member.name for member in tmp_path.iterdir()) == ["x.nii", "x.nii.gz"]

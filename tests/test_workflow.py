@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from checkout import copy_repository
-from teravox import hashing, metrics, model, volumes
+from teravox import hashing, metrics, model, store
 
 CONFIG = "config/tiny.yaml"
 EVALUATION = {"evaluate_case", "evaluate", "report", "ledger"}
@@ -151,7 +151,7 @@ def test_ledger_holds_every_artefact(workspace: Workspace) -> None:
         path = workspace.results / name
         assert path.stat().st_size == entry["bytes"]
         if name.endswith((".nii", ".nii.gz")):
-            assert hashing.volume_digest(*volumes.load(path)) == entry["content"]
+            assert hashing.volume_digest(*store.read(path)) == entry["content"]
     _, weights = model.load_model(workspace.results / "train" / "fold0")
     assert model.weights_digest(weights) == ledger["artefacts"]["train/fold0/weights.npz"]["content"]
     training = next(job for job in ledger["jobs"] if job["stage"] == "train")

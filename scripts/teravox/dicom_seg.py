@@ -7,7 +7,7 @@ from typing import Any
 import highdicom as hd
 import numpy as np
 
-from teravox import geometry, volumes
+from teravox import geometry, store
 from teravox.errors import RejectedCase
 
 
@@ -60,7 +60,7 @@ def read_segmentation(
         raise RejectedCase(f"{path}: its frames do not lie on the image's grid (first voxel at {np.round(first, 3).tolist()}), expected whole voxels")
     if (start < 0).any() or (start + found.shape > shape).any():
         raise RejectedCase(f"{path}: frames reach outside the image of {tuple(shape)} voxels")
-    table = np.zeros(max(values) + 1, volumes.label_dtype(list(values.values())))
+    table = np.zeros(max(values) + 1, store.label_dtype(list(values.values())))
     for number, value in values.items():
         table[number] = value
     label = np.zeros(shape, table.dtype)

@@ -1,5 +1,6 @@
 """Content hashes: of a file's bytes, and of what a volume means (voxels and geometry, whatever the file format)."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,18 +27,28 @@ def text_digest(text: str) -> str:
 
 
 def array_digest(*arrays: np.ndarray) -> str:
-    """BLAKE3 over dtype, shape and values (C order, little-endian) of each array; memory order and file format do not matter.
+    """BLAKE3 over dtype, shape and values (first axis fastest, little-endian) of each array; memory order and file format do not
+    matter.
 
-    Arrays of three and more axes are read plane by plane along their first axis, so a memory-mapped one is never held whole.
+    The order is that of NIfTI, and arrays are read plane by plane along their last axes, so a memory-mapped volume is read from
+    end to end once and never held whole.
     """
     hasher = blake3()
     for array in arrays:
         little = array.dtype.newbyteorder("<")
         hasher.update(f"{little.str} {array.shape};".encode())
-        planes = array if array.ndim >= 3 else [array]
-        for plane in planes:
+        for plane in _planes(array.T):
             hasher.update(np.ascontiguousarray(plane, dtype=little).tobytes())
     return hasher.hexdigest()
+
+
+def _planes(array: np.ndarray) -> Iterator[np.ndarray]:
+    """The two-dimensional parts of an array in C order; an array of two axes and less is its only part."""
+    if array.ndim <= 2:
+        yield array
+    else:
+        for part in array:
+            yield from _planes(part)
 
 
 def volume_digest(array: np.ndarray, affine: np.ndarray) -> str:

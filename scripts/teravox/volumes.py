@@ -11,13 +11,12 @@ import nibabel as nib
 import numpy as np
 import SimpleITK as sitk
 
-from teravox import files, geometry, hashing
+from teravox import geometry, store
 from teravox.errors import RejectedCase
 
 FAR_MM = 1e6  # a kilometre: no scanner's coordinates, and a number like 1e30 overflows later
 FORMS_ATOL_MM = 1e-3  # between entries of qform and sform: a float32 quaternion is good to about 1e-4 of a voxel's edge
 LABEL_ATOL = 1e-3  # labels stored as float or through a scale factor come back as 1.9999999995
-COMPRESSION_LEVEL = 1  # gzip level: intermediate volumes, 3 times faster than 6 for about 5 % more bytes
 CHUNK_BYTES = 1 << 24
 HEADER_LINE_BYTES = 1 << 16  # longest line looked at in a text header
 NRRD_SPACES = {  # those that ITK turns into LPS; it takes scanner-xyz and the like for LPS
@@ -261,12 +260,7 @@ def as_label(array: np.ndarray, allowed: list[int], source: str) -> np.ndarray:
     foreign = [value for value in np.unique(rounded).tolist() if value not in [0, *allowed]]
     if foreign:
         raise RejectedCase(f"{source}: label value {foreign[0]:.10g}, {expected} ('labels' of the configuration)")
-    return rounded.astype(label_dtype(allowed))
-
-
-def label_dtype(values: list[int]) -> type[np.unsignedinteger]:
-    """The smallest unsigned integer that holds every label value."""
-    return np.uint8 if max(values) <= 255 else np.uint16
+    return rounded.astype(store.label_dtype(allowed))
 
 
 def check_intensities(array: np.ndarray, source: str) -> None:
@@ -277,28 +271,3 @@ def check_intensities(array: np.ndarray, source: str) -> None:
             raise RejectedCase(f"{source}: {bad} voxels are NaN or infinite, expected finite numbers; repair or leave out the image")
     if array.min() == array.max():
         raise RejectedCase(f"{source}: all voxels are {array.flat[0]}, expected an image")
-
-
-def write_nifti(path: Path, array: np.ndarray, affine: np.ndarray) -> str:
-    """Write an array (x, y, z) or (x, y, z, c) with a fresh header: type, shape, affine (RAS+, mm) and nothing else.
-
-    Returns the content hash of what the file holds: NIfTI stores the affine in float32.
-    """
-    affine = np.asarray(affine, np.float32).astype(np.float64)
-    image = nib.Nifti1Image(array, affine, dtype=array.dtype)
-    image.header.set_xyzt_units("mm")
-    image.set_sform(affine, code=1)
-    image.set_qform(affine, code=1, strip_shears=True)
-    with files.atomic(path) as temporary, temporary.open("wb") as stream:
-        if path.name.endswith(".gz"):  # no name and no time in the gzip header: the same volume gives the same bytes
-            with gzip.GzipFile("", "wb", COMPRESSION_LEVEL, stream, mtime=0) as packed:
-                image.to_stream(packed)
-        else:
-            image.to_stream(stream)
-    return hashing.volume_digest(array, affine)
-
-
-def load(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """A volume that this library wrote: array in its native type (memory-mapped for .nii) and affine (4, 4), RAS+, mm."""
-    image = nib.load(path)
-    return np.asanyarray(image.dataobj), image.affine
