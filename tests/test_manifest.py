@@ -135,7 +135,8 @@ def record(sources: dict[str, str], folder: Path) -> Path:
     """What an ingestion with request "earlier" leaves behind."""
     taken, stats = manifest.take(sources)
     document = folder / "out" / "case.json"
-    files.write_json(document, {"sources": taken})
+    files.write_json(document, {"sources": taken, "provenance": {"artefacts": {"image.nii.gz": "hash"}}})
+    document.with_name("image.nii.gz").write_bytes(b"volume")
     files.write_json(records.run_path(document), {"sources": stats, "request": "earlier"})
     return document
 
@@ -145,6 +146,12 @@ def test_request_stays_while_nothing_changed(sources: dict[str, str], tmp_path: 
     assert manifest.request(document, sources) == "earlier"
     later(first(sources))
     assert manifest.request(document, sources) == "earlier"
+
+
+def test_request_changes_when_a_volume_is_gone(sources: dict[str, str], tmp_path: Path) -> None:
+    document = record(sources, tmp_path)
+    document.with_name("image.nii.gz").unlink()
+    assert manifest.request(document, sources) not in ("earlier", "", take(sources))
 
 
 @pytest.mark.parametrize("name", CHANGES)

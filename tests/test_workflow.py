@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -222,6 +223,37 @@ def test_editing_a_file_reruns_what_uses_it(workspace: Workspace, edited: list[t
     path = workspace.root / name
     change(path, path.read_bytes() + b"\n# edited\n", edited)
     assert set(workspace.planned()) == expected
+
+
+def test_results_without_records_are_refused(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:
+    """Snakemake compares nothing then: a changed seed would leave the old numbers standing."""
+    hidden = workspace.root / ".snakemake-elsewhere"
+    (workspace.root / ".snakemake").rename(hidden)
+    try:
+        workspace.configure(seed=7)
+        text = workspace.snakemake("--cores", "2", check=False)
+    finally:
+        shutil.rmtree(workspace.root / ".snakemake", ignore_errors=True)
+        hidden.rename(workspace.root / ".snakemake")
+    assert "error: results: was made in another folder, or .snakemake was deleted" in text and "Traceback" not in text
+
+
+def test_lost_volume_of_an_ingested_case_is_made_again(workspace: Workspace) -> None:
+    path = workspace.results / "ingest" / "case01" / "label.nii.gz"
+    kept = path.rename(path.with_name("kept"))
+    try:
+        assert workspace.planned()["ingest_case"] == 1
+    finally:
+        kept.rename(path)
+
+
+def test_damaged_volume_is_never_scored(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:
+    path = workspace.results / "resample" / "case01" / "label.nii"
+    content = path.read_bytes()
+    change(path, content[:-1] + bytes([content[-1] ^ 1]), edited)
+    workspace.configure(evaluate={"nsd_tolerance_mm": 3})
+    text = workspace.snakemake("--cores", "2", "results/evaluation/cases/case01.json", check=False)
+    assert "error: results/resample/case01/label.nii: content hash " in text
 
 
 def test_tolerance_reruns_no_training(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:

@@ -25,6 +25,6 @@ def ledger(root: Path, documents: list[Path]) -> dict[str, Any]:
         for name, content in produced.items():
             place = Path(os.path.normpath(path.parent / name))
             if not place.exists():
-                raise UserError(f"{place}: missing, but {path} records it; run the stage again: snakemake --cores all --forcerun")
+                raise UserError(f"{place}: missing, but {path} records it; delete {path} and run snakemake --cores all to make both again")
             artefacts[str(place.relative_to(os.path.normpath(root)))] = {"content": content, "bytes": place.stat().st_size, "job": len(jobs) - 1}
     return {"jobs": jobs, "artefacts": artefacts}

@@ -67,10 +67,12 @@ def request(document: Path, sources: dict[str, str]) -> str:
     """The parameter that a case's ingestion is compared by: the recorded one while the sources hold what the document says.
 
     document : the case.json of an earlier ingestion; without one the job runs anyway and the parameter is empty. Files whose
-    size and time are those of the record are taken as unchanged, others are hashed. Nothing is written.
+    size and time are those of the record are taken as unchanged, others are hashed. A volume of the case that is gone counts as
+    a change too. Nothing is written.
     """
     try:
-        recorded = json.loads(document.read_text(encoding="utf-8"))["sources"]
+        made = json.loads(document.read_text(encoding="utf-8"))
+        recorded, volumes = made["sources"], made["provenance"]["artefacts"]
         run = json.loads(records.run_path(document).read_text(encoding="utf-8"))
         known, earlier = run["sources"], run["request"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -84,4 +86,7 @@ def request(document: Path, sources: dict[str, str]) -> str:
             before = recorded[role][position] if same else {}
             unchanged = same and before["name"] == _name_digest(name) and before["content"] != UNREADABLE and _stat(path) == known[role][position]
             manifest[role].append(before if unchanged else _member(path, name))
-    return earlier if manifest == recorded else digest(manifest)
+    lost = [name for name in volumes if not document.with_name(name).exists()]  # no rule names them: a rejected case has none
+    if manifest != recorded:
+        return digest(manifest)
+    return digest([earlier, lost]) if lost else earlier

@@ -12,7 +12,8 @@ import numpy as np
 import yaml
 
 import teravox
-from teravox import figures, files, layout, records, split
+from teravox import figures, files, hashing, layout, records, split
+from teravox.errors import UserError
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 BOXPLOTS = ("dice", "nsd", "hd95")
@@ -20,6 +21,12 @@ BOXPLOTS = ("dice", "nsd", "hd95")
 
 def number(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
+
+
+def require_recorded(path: Path, found: str, place: Path, document: dict[str, Any], name: str) -> None:
+    """Raises UserError when the content hash of an artefact is not the one that its document, at `place`, records."""
+    if found != document["provenance"]["artefacts"][name]:
+        raise UserError(f"{path}: is not what {place} records; delete {place} and run snakemake --cores all to make both again")
 
 
 def encoded(data: bytes) -> str:
@@ -135,13 +142,18 @@ def render(root: Path, settings: dict[str, Any]) -> str:
 
     histories = {}
     for fold in folds:
-        with (root / "train" / f"fold{fold}" / "history.csv").open(newline="") as stream:
-            histories[f"fold {fold}"] = list(csv.DictReader(stream))
+        path = root / "train" / f"fold{fold}" / "history.csv"
+        text = path.read_text(encoding="utf-8")
+        require_recorded(path, hashing.text_digest(text), path.with_name("model.json"), documents[f"train/fold{fold}/model.json"], path.name)
+        histories[f"fold {fold}"] = list(csv.DictReader(text.splitlines()))
 
     def picture(case: str) -> dict[str, Any]:
         own = [row for row in rows if row["case"] == case and row["space"] == "native"]
         text = ", ".join(f"{row['label']} Dice {number(row['dice'])}, HD95 {number(row['hd95'], 1)} mm" for row in own)
-        data = (root / "evaluation" / "figures" / f"{case}.png").read_bytes()
+        path = root / "evaluation" / "figures" / f"{case}.png"
+        scores = f"evaluation/cases/{case}.json"
+        require_recorded(path, hashing.file_digest(path), root / scores, documents[scores], f"../figures/{case}.png")
+        data = path.read_bytes()
         return {"name": case, "set": own[0]["set"], "fold": own[0]["fold"], "text": text, "data": encoded(data)}
 
     tiles = [

@@ -1,4 +1,5 @@
 # Validation, the case table, wildcards and input functions; no rules.
+import base64
 import functools
 import json
 import shlex
@@ -16,6 +17,16 @@ from teravox import plan as planning
 from teravox import split as splitting
 from teravox.errors import UserError
 
+
+def recorded(output):
+    """Whether Snakemake's folder knows of a job that made, or began to make, an output."""
+    name = base64.urlsafe_b64encode(output.encode()).decode()
+    return len(name) > 250 or any(  # longer ones are cut into several names
+        Path(".snakemake", folder, name).exists()
+        for folder in ("metadata", "incomplete")
+    )
+
+
 DEMO = "data/demo"  # the embedded cohort; its rule makes what the case table names below this folder
 try:
     CONFIG = configuration.complete(config)
@@ -29,6 +40,21 @@ except UserError as error:
 RESULTS = CONFIG["results"].rstrip("/")
 FOLDS = CONFIG["train"]["folds"]
 SHARDS = CONFIG["shard"]["count"]
+
+# Without Snakemake's own records nothing is compared, and a changed setting would leave old numbers standing.
+documents = [
+    path
+    for path in (
+        f"{RESULTS}/split.json",
+        *(f"{RESULTS}/ingest/{case}/case.json" for case in CASES),
+    )
+    if Path(path).exists()
+]
+if documents and not any(map(recorded, documents)):
+    sys.exit(
+        f"error: {RESULTS}: was made in another folder, or .snakemake was deleted, so what has changed since cannot be told;"
+        f" move {RESULTS} away, or bring back the .snakemake that belongs to it"
+    )
 
 # `python` in a rule is the one that runs Snakemake, unless a conda environment is deployed.
 imports.put_own_python_first()
