@@ -37,7 +37,7 @@ try:
 except UserError as error:
     sys.exit(f"error: {error}")
 
-RESULTS = CONFIG["results"].rstrip("/")
+RESULTS = Path(CONFIG["results"]).as_posix()  # "./r/" and "r" are one folder
 FOLDS = CONFIG["train"]["folds"]
 SHARDS = CONFIG["shard"]["count"]
 
@@ -135,6 +135,12 @@ def split_document(path):
 def assigned():
     """split.json, once ingestion has run: which cases were accepted, and where each belongs."""
     return split_document(checkpoints.split.get().output[0])
+
+
+def after_split(wildcards):
+    """No file, but the split comes first: parameters that read it may then be asked for, also for a single target."""
+    checkpoints.split.get()
+    return []
 
 
 def resampled(names):

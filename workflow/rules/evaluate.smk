@@ -1,5 +1,6 @@
 rule evaluate_case:
     input:
+        after_split,
         ancient(f"{RESULTS}/predict/{{case}}.nii.gz"),
         ancient(f"{RESULTS}/predict/{{case}}.grid.nii.gz"),
         ancient(f"{RESULTS}/resample/{{case}}/label.nii"),
