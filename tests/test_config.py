@@ -85,7 +85,10 @@ def test_defaults_are_those_of_the_schema() -> None:
         for name in key.split("."):
             value = value[name]
         assert value == (7 if key == "train.steps" else part["default"]), key
-    assert found["channels"] == [{"name": "t1", "normalise": "zscore"}, {"name": "t2", "normalise": "zscore"}]
+    assert [(channel["name"], channel["normalise"], channel["match"]["prefer"]) for channel in found["channels"]] == [
+        ("t1", "zscore", "only"),
+        ("t2", "zscore", "only"),
+    ]
     found["train"]["folds"].append(9)
     assert config.complete(minimal())["train"]["folds"] == [0]
     assert config.complete(config.complete(minimal())) == config.complete(minimal())
@@ -117,8 +120,9 @@ def test_a_stage_gets_what_it_names_and_nothing_else(name: str, stage: str) -> N
     part = config.stage_settings(whole, stage)
     assert set(part) == {key.split(".")[0] for key in config.STAGE_SETTINGS[stage]}
     for key in config.STAGE_SETTINGS[stage]:
-        if key == "channels.name":
-            assert part["channels"] == [{"name": channel["name"]} for channel in whole["channels"]]
+        if key in {"channels.name", "channels.match"}:
+            keys = [other.removeprefix("channels.") for other in config.STAGE_SETTINGS[stage] if other.startswith("channels.")]
+            assert part["channels"] == [{name: channel[name] for name in keys} for channel in whole["channels"]]
         else:
             names = key.split(".")
             assert functools.reduce(dict.__getitem__, names, part) == functools.reduce(dict.__getitem__, names, whole)

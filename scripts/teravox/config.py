@@ -16,7 +16,7 @@ SCHEMAS = Path(__file__).resolve().parents[2] / "workflow" / "schemas"
 
 # What each stage reads, as dotted keys. A stage is redone when one of these changes, and for no other setting.
 STAGE_SETTINGS = {
-    "ingest": ["channels.name", "labels"],
+    "ingest": ["channels.name", "channels.match", "labels", "ignore_value", "ingest"],
     "split": ["dataset", "channels.name", "split", "on_rejected"],
     "resample": ["channels.name", "labels", "resample"],
     "fingerprint": ["channels.name", "labels"],
@@ -148,6 +148,9 @@ def _merge(into: dict[str, Any], part: dict[str, Any]) -> None:
     for key, value in part.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
             _merge(into[key], value)
+        elif isinstance(value, list) and isinstance(into.get(key), list):  # two keys of the same items
+            for item, more in zip(into[key], value, strict=True):
+                _merge(item, more)
         else:
             into[key] = value
 

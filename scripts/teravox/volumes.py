@@ -27,9 +27,10 @@ SPATIAL_UNITS = {0: "unknown", 2: "mm"}  # xyzt_units & 7 that are read as mm; 1
 
 @dataclasses.dataclass(frozen=True)
 class Volume:
-    """array : (x, y, z), real, native byte order; affine : (4, 4), RAS+, mm; notes : what was done or assumed, one line each.
+    """array : (x, y, z), real, native byte order; affine : (4, 4), RAS+, mm; notes : what was found or assumed, one line each.
 
-    frame_of_reference : FrameOfReferenceUID of a DICOM source, "" otherwise.
+    corrections : what of the source was changed so that it means what it says, one line each: with any the verdict is
+    `corrected`, else `ok`; frame_of_reference : FrameOfReferenceUID of a DICOM source, "" otherwise.
     """
 
     array: np.ndarray
@@ -37,6 +38,7 @@ class Volume:
     format: str
     notes: tuple[str, ...] = ()
     frame_of_reference: str = ""
+    corrections: tuple[str, ...] = ()
 
 
 def read_volume_file(path: Path, volume: int | None = None) -> Volume:
