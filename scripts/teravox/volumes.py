@@ -6,6 +6,7 @@ import re
 import tempfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -30,7 +31,9 @@ class Volume:
     """array : (x, y, z), real, native byte order; affine : (4, 4), RAS+, mm; notes : what was found or assumed, one line each.
 
     corrections : what of the source was changed so that it means what it says, one line each: with any the verdict is
-    `corrected`, else `ok`; frame_of_reference : FrameOfReferenceUID of a DICOM source, "" otherwise.
+    `corrected`, else `ok`. Of a DICOM source, empty otherwise: frame_of_reference : FrameOfReferenceUID; instances : for each slice
+    along the third axis SOPInstanceUID and frame (from 0); accounts : what became of each file (teravox.dicom.sources.Account);
+    checked_by : who else reads these voxels.
     """
 
     array: np.ndarray
@@ -39,6 +42,9 @@ class Volume:
     notes: tuple[str, ...] = ()
     frame_of_reference: str = ""
     corrections: tuple[str, ...] = ()
+    instances: tuple[tuple[str, int], ...] = ()
+    accounts: tuple[Any, ...] = ()
+    checked_by: str = ""
 
 
 def read_volume_file(path: Path, volume: int | None = None) -> Volume:

@@ -1,0 +1,134 @@
+"""One DICOM source to one volume: headers of every file, the volume that is asked for, its voxels, and a second opinion on them."""
+
+import tempfile
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydicom
+
+from teravox import geometry, volumes
+from teravox.dicom import match, pixels, sources, stacks, witness
+from teravox.dicom.headers import Frame, Header
+from teravox.dicom.sources import Account
+from teravox.dicom.stacks import Grid, Stack
+from teravox.errors import RejectedCase
+
+with warnings.catch_warnings(action="ignore"):  # it calls itself experimental; what it gives is checked against dcm2niix
+    from nibabel.nicom import dicomwrappers
+
+COMPONENTS = {None: None, "red": 0, "green": 1, "blue": 2}
+
+
+def read_series(source: Path, rules: dict[str, Any], options: dict[str, Any]) -> volumes.Volume:
+    """One volume out of the DICOM files of a source, axes (column, row, slice along the normal).
+
+    source : a folder, which is walked, or a list of files; rules : an item of `channels[].match`; options : the configuration's `ingest`.
+    Every header is checked, the grid is the one that the headers give, and dcm2niix's or GDCM's voxels must be ours. Raises RejectedCase
+    with one line: no volume or several that fit, an irregular one, damaged pixels.
+    """
+    paths = sources.listed_files(source) if sources.is_list(source) else sources.walk(source)
+    images, skipped = sources.read_headers(paths, source)
+    images, copies = sources.without_copies(images)
+    frames, scouts = sources.without_scouts(images)
+    candidates = candidates_of(frames)
+    stack = match.choose(candidates, rules, str(source))
+    used = {frame.header.path for frame in stack.frames}
+    known = {account.path for account in (*skipped, *copies, *scouts)}
+    others = [Account(header.path, "skipped", "of another volume") for header in images if header.path not in used | known]
+    accounts = sorted([*skipped, *copies, *scouts, *others, *(Account(path, "used") for path in used)], key=lambda account: account.path)
+    corrections = [f"left out {len(copies)} identical copies of files"] if copies else []
+    reasons = Counter(account.reason for account in accounts if account.status == "skipped" and account not in copies)
+    notes = [f"left out {count} file(s): {reason}" for reason, count in sorted(reasons.items())]
+    if len(candidates) > 1:
+        notes.append(f"1 of {match.listed(candidates)}, by the channel's rules")
+    return _read(stack, source, options, accounts, corrections, notes)
+
+
+def candidates_of(frames: list[Frame]) -> list[Stack]:
+    """The volumes of all series among some frames; a series' volumes stand in the order of acquisition."""
+    by_series: dict[str, list[Frame]] = {}
+    for frame in frames:
+        by_series.setdefault(frame.header.series, []).append(frame)
+    found = []
+    for members in by_series.values():
+        tiled = sorted((frame for frame in members if frame.header.mosaic), key=lambda frame: (str(frame.volume["AcquisitionTime"]), frame.header.path))
+        plain = [frame for frame in members if not frame.header.mosaic]
+        found += [stack for frame in tiled for stack in stacks.stacks([frame])]
+        found += stacks.stacks(plain) if plain else []
+    return found
+
+
+def check(stack: Stack, source: str, options: dict[str, Any]) -> Grid | None:
+    """The grid of a stack by its headers alone; None for a mosaic, whose slices have none of their own. Raises RejectedCase."""
+    if stack.frames[0].header.mosaic:
+        return None
+    if any("LOCALIZER" in (frame.volume["ImageType"] or ()) for frame in stack.frames):
+        raise RejectedCase(f"{source}: ImageType is LOCALIZER, expected slices of one volume; give another series")
+    if stack.frames[0].constant["SamplesPerPixel"] == 3 and stack.frames[0].constant["BitsAllocated"] != 8:
+        raise RejectedCase(f"{source}: colour image of {stack.frames[0].constant['BitsAllocated']} bits, expected 8 bits per component")
+    return stacks.regular(stack.frames, source, options["tilt"])
+
+
+def _read(
+    stack: Stack, source: Path, options: dict[str, Any], accounts: list[Account], corrections: list[str], notes: list[str]
+) -> volumes.Volume:
+    grid = check(stack, str(source), options)
+    ordered = grid.frames if grid else stack.frames
+    pixels.check_memory(ordered, str(source))
+    component = COMPONENTS[stack.attributes["component"]]
+    with tempfile.TemporaryDirectory(prefix="teravox-") as name:
+        scratch = Path(name)
+        headers = list({id(frame.header): frame.header for frame in ordered}.values())
+        files = sources.plain_files(headers, scratch)
+        raw = pixels.stored(ordered, files, component)
+        if grid is None:
+            raw, affine = _untiled(ordered[0], files[ordered[0].header.path], raw[0])
+            grid = Grid([ordered[0]] * len(raw), affine, np.zeros(3), [])
+        voxels = pixels.values(grid.frames, raw, str(source), options)
+        plain = {path: header.path for path, header in files.items()}
+        opinion = witness.second_opinion(grid, plain, voxels.plain, component, scratch)
+    if not opinion.by:
+        raise RejectedCase(f"{source}: neither dcm2niix nor GDCM reads the voxels that its headers and pixels give; damaged or unsupported")
+    array, affine = voxels.values, grid.affine
+    if grid.drift.any():
+        array, affine = pixels.upright(array, affine, grid.drift)
+        corrections.append(f"gantry tilt: each slice shifted by {float(np.linalg.norm(grid.drift)):.4f} mm against the one before it")
+    notes += grid.notes + voxels.notes
+    if opinion.by != "dcm2niix":
+        notes.append("dcm2niix gives no equal volume; GDCM reads equal voxels")
+    if opinion.warnings:
+        notes.append(f"dcm2niix gave {opinion.warnings} warning(s); run it on the files to read them")
+    return volumes.Volume(
+        array,
+        volumes.check_affine(source, affine),
+        "dicom",
+        tuple(notes),
+        frame_of_reference=str(ordered[0].constant["FrameOfReferenceUID"] or ""),
+        corrections=(*corrections, *voxels.corrections),
+        instances=tuple((frame.header.instance, frame.number) for frame in grid.frames),
+        accounts=tuple(accounts),
+        checked_by=opinion.by,
+    )
+
+
+def _untiled(frame: Frame, header: Header, tiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A Siemens mosaic's slices (slice, row, column), and the affine (4, 4), RAS+, mm, for index (column, row, slice).
+
+    tiles : (row, column) as stored. nibabel's reading of the private header places them; the second opinion checks it.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            wrapper = dicomwrappers.wrapper_from_data(pydicom.dcmread(header.path, stop_before_pixels=True))
+            rows, columns, count = wrapper.image_shape[:3]
+            lps = np.asarray(wrapper.affine, float)
+    except Exception as error:  # private header, anything may come
+        raise RejectedCase(f"{frame.header.path}: mosaic without a readable Siemens header ({type(error).__name__}), expected one") from None
+    across = tiles.shape[1] // columns
+    if min(rows, columns, count, across) < 1 or tiles.shape[0] % rows or tiles.shape[1] % columns or count > across * (tiles.shape[0] // rows):
+        raise RejectedCase(f"{frame.header.path}: mosaic of {tiles.shape} pixels for {count} slices of {rows} x {columns}, expected room for all")
+    slices = tiles.reshape(tiles.shape[0] // rows, rows, across, columns).transpose(0, 2, 1, 3).reshape(-1, rows, columns)[:count]
+    by_column = lps[:, [1, 0, 2, 3]]  # nibabel counts (row, column, slice)
+    return np.ascontiguousarray(slices), geometry.LPS_FROM_RAS @ by_column
