@@ -101,7 +101,7 @@ _TAGS: list[str | int] = [
     *dict.fromkeys(
         [*CONSTANT, *(name for name in (*VOLUME, *TIMES) if name not in _SOURCES), *ONCE, *_SPATIAL, *_OTHER, *_GROUPS]
         + [name for names in _SOURCES.values() for name in names]
-        + ["DiffusionGradientDirectionSequence"]
+        + ["DiffusionGradientDirectionSequence", "ReferencedSeriesSequence", "ReferencedFrameOfReferenceSequence"]
     )
 ]
 
@@ -305,6 +305,9 @@ def _header(path: Path, data: pydicom.Dataset, packed: bool, pixels: str, offset
     count = int(data.get("NumberOfFrames") or 1)
     mosaic = "MOSAIC" in (data.get("ImageType") or [])
     header = Header(path, kind, sop_class, syntax, packed, offset, length, count, mosaic, once)
+    if kind in SEGMENTATIONS.values():
+        once["referenced"] = _referenced(data)
+        once["FrameOfReferenceUID"] = _plain(data.get("FrameOfReferenceUID"))
     if kind == "image":
         if pixels != "PixelData":
             raise RejectedCase(f"{path}: pixels in {pixels}, expected integers in PixelData; convert the map to NIfTI")
@@ -316,6 +319,15 @@ def _header(path: Path, data: pydicom.Dataset, packed: bool, pixels: str, offset
         except Exception as error:  # see read_header
             raise RejectedCase(f"{path}: attributes that cannot be read ({type(error).__name__}), expected the standard's numbers") from None
     return header
+
+
+def _referenced(data: pydicom.Dataset) -> tuple[str, ...]:
+    """The series that a segmentation or a structure set says it was drawn on (PS3.3 C.8.20.2, C.8.8.5)."""
+    series = list(data.get("ReferencedSeriesSequence") or [])
+    for frame in data.get("ReferencedFrameOfReferenceSequence") or []:
+        for study in frame.get("RTReferencedStudySequence") or []:
+            series += list(study.get("RTReferencedSeriesSequence") or [])
+    return tuple(dict.fromkeys(str(item.get("SeriesInstanceUID", "")) for item in series))
 
 
 def _check_image(path: Path, data: pydicom.Dataset, header: Header) -> None:

@@ -56,6 +56,8 @@ def choose(candidates: list[Stack], rules: dict[str, Any], source: str) -> Stack
     prefer = rules.get("prefer", "only")
     if len(fitting) == 1:
         return fitting[0]
+    if all(stack.attributes["slices"] == 1 and not stack.frames[0].header.mosaic for stack in fitting):
+        raise RejectedCase(f"{source}: found {len(fitting)} single slices, none with a neighbour in another place; expected slices of one volume")
     if prefer == "only":
         hint = f"fit the rules ({asked})" if asked else "and the channel has no rules (channels[].match)"
         raise RejectedCase(f"{source}: found {listed(fitting)} {hint}, expected one volume; {_what_differs(fitting)}")
@@ -77,8 +79,7 @@ def listed(stacks: list[Stack]) -> str:
 
 def _what_differs(stacks: list[Stack]) -> str:
     """Which rules could tell volumes apart, by name; texts are not shown, since they can hold a patient's data."""
-    keys = ["modality", "description", "sequence", "image_type", "orientation", "contrast", "echo", "echo_time_ms", "b_value", "component", "slices"]
-    different = [key for key in keys if len({str(stack.attributes[key]) for stack in stacks}) > 1]
+    different = [key for key in stacks[0].attributes if key not in {"when", "number"} and len({str(stack.attributes[key]) for stack in stacks}) > 1]
     shown = []
     for key in different:
         values = sorted({stack.attributes[key] for stack in stacks}, key=lambda value: (value is None, str(value)))

@@ -37,9 +37,14 @@ def is_list(path: Path) -> bool:
 
 
 def listed_files(path: Path) -> list[Path]:
-    """The files that a list names: {"root": folder, "files": [names below it]}. Raises RejectedCase."""
+    """The files that a list names: {"root": folder, "files": [names below it]}, or why there are none: {"rejected": reason}.
+
+    Raises RejectedCase.
+    """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
+        if document.get("rejected"):
+            raise RejectedCase(str(document["rejected"]))
         root, names = Path(document["root"]), [str(name) for name in document["files"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RejectedCase(f"{path}: not readable as a list of files ({type(error).__name__}); make the survey again") from None
@@ -123,7 +128,7 @@ def without_copies(images: list[Header]) -> tuple[list[Header], list[Account]]:
         elif hashing.file_digest(header.path) == hashing.file_digest(other.path):
             accounts.append(Account(header.path, "skipped", "identical copy of another file"))
         else:
-            raise RejectedCase(f"{header.path}: has the SOPInstanceUID of {other.path.name}, but other content; expected one of the two")
+            raise RejectedCase(f"{header.path}: has the SOPInstanceUID of {other.path}, but other content; expected one of the two")
     return kept, accounts
 
 

@@ -145,7 +145,7 @@ def regular(frames: list[Frame], source: str, tilt: str = "reject") -> Grid:
     normal, no tilt.
     """
     first = frames[0]
-    before = f"frame {first.number + 1}" if first.header.frame_count > 1 else first.header.path.name
+    before = f"frame {first.number + 1}" if first.header.frame_count > 1 else str(first.header.path)
     for other in frames:
         _check_plane(other)
         for keyword in CONSTANT:
@@ -264,6 +264,8 @@ def _attributes(frames: list[Frame], echoes: list[float], component: str | None)
         "echo_time_ms": echo_time,
         "b_value": first.volume["b_value"],
         "component": component,
+        "pixels": f"{first.constant['Columns']} x {first.constant['Rows']}",
+        "spacing": ", ".join(f"{value:g}" for value in first.spacing),
         "slices": len(frames),
         "when": texts(once["SeriesDate"] or once["StudyDate"]) + texts(once["SeriesTime"] or once["StudyTime"]),
         "number": once["SeriesNumber"] if isinstance(once["SeriesNumber"], int) else 0,
