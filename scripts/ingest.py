@@ -3,11 +3,12 @@
 import argparse
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 
-from teravox import geometry, hashing, manifest, statistics, store
+from teravox import geometry, hashing, manifest, pseudonyms, statistics, store
 from teravox import ingest as stage
 from teravox.errors import RejectedCase, UserError, parse_settings, run_command
 from teravox.records import Recorder
@@ -25,16 +26,25 @@ def one_line(text: str) -> str:
     return " ".join(text.splitlines()).encode("utf-8", "backslashreplace").decode()
 
 
+def verdict(corrections: list[str]) -> str:
+    return "corrected" if corrections else "ok"
+
+
 def main(args: argparse.Namespace) -> None:
     recorder = Recorder("ingest", __file__)
-    settings = args.settings
+    settings, key = args.settings, pseudonyms.key_of(args.key)
     images = dict(args.image)
     sources = {**images, "label": args.label}
-    taken, stats = manifest.take(sources)
-    document = {"case": args.case, "patient": args.patient, "set": args.set, "sources": taken}
+    taken, stats = manifest.take(sources, key)
+
+    def clean(text: str) -> str:
+        """One line without the patient's identifier, which paths often hold."""
+        return pseudonyms.hide(one_line(text), args.patient, key)
+
+    document = {"case": args.case, "patient": args.patient, "key": pseudonyms.key_id(key), "set": args.set, "sources": taken}
     for source in sources.values():
         if Path(os.path.realpath(source)).is_relative_to(os.path.realpath(args.out)):
-            raise UserError(f"{source}: lies in {args.out}, which is rewritten; expected an output folder without sources")
+            raise UserError(clean(f"{source}: lies in {args.out}, which is rewritten; expected an output folder without sources"))
     shutil.rmtree(args.out, ignore_errors=True)
     args.out.mkdir(parents=True)
     artefacts: dict[str, str] = {}
@@ -42,21 +52,24 @@ def main(args: argparse.Namespace) -> None:
     try:
         case = stage.ingest(images, args.label, settings["labels"], args.stacked)
     except RejectedCase as error:
-        rejection = one_line(str(error))
+        rejection = clean(str(error))
         document |= {"verdict": "rejected", "reason": rejection}
     else:
+        notes, corrections = ({role: [clean(line) for line in lines] for role, lines in found.items()} for found in (case.notes, case.corrections))
         described = {}
         for name, array in case.images.items():
             artefacts[f"{name}.nii.gz"] = store.write(args.out / f"{name}.nii.gz", array, case.affine)
             described[name] = {
                 **statistics.describe(array),
                 "format": case.formats[name],
-                "notes": case.notes[name],
+                "verdict": verdict(corrections[name]),
+                "corrections": corrections[name],
+                "notes": notes[name],
                 "voxels": hashing.array_digest(np.asarray(array, np.float32)),
             }
         artefacts["label.nii.gz"] = store.write(args.out / "label.nii.gz", case.label, case.affine)
         document |= {
-            "verdict": "accepted",
+            "verdict": verdict([line for lines in corrections.values() for line in lines]),
             "reason": None,
             "grid": {"shape": list(case.label.shape), "affine": case.affine.tolist()},
             "spacing_mm": geometry.spacing_of(case.affine).tolist(),
@@ -64,20 +77,23 @@ def main(args: argparse.Namespace) -> None:
             "channels": described,
             "label": {
                 "format": case.formats["label"],
-                "notes": case.notes["label"],
+                "verdict": verdict(corrections["label"]),
+                "corrections": corrections["label"],
+                "notes": notes["label"],
                 "voxels": statistics.label_voxels(case.label, settings["labels"]),
             },
         }
-        for role, notes in case.notes.items():
-            for note in notes:
-                print(f"note: {sources[role]}: {note}")
+        for word, found in (("corrected", corrections), ("note", notes)):
+            for role, lines in found.items():
+                for line in lines:
+                    print(f"{word}: {clean(sources[role])}: {line}")
     recorder.write(
         args.out / "case.json",
         document,
         artefacts=artefacts,
         inputs={f"source/{args.case}/{role}": manifest.digest(taken[role]) for role in taken},
         settings=settings,
-        run={"request": args.request, "sources": stats},
+        run={"command": [clean(part) for part in (Path(__file__).name, *sys.argv[1:])], "request": args.request, "sources": stats},
     )
     if rejection:
         if args.on_rejected == "stop":
@@ -88,10 +104,11 @@ def main(args: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", required=True, help="identifier of the case")
-    parser.add_argument("--patient", required=True, help="identifier of the patient")
+    parser.add_argument("--patient", required=True, help="pseudonym of the patient (see docs/privacy.md)")
     parser.add_argument("--set", choices=["train", "test"], default="train", help="which set the case belongs to")
     parser.add_argument("--image", type=channel, action="append", required=True, metavar="CHANNEL=PATH", help="file or DICOM folder, one per channel")
     parser.add_argument("--label", required=True, metavar="PATH", help="file, or DICOM SEG")
+    parser.add_argument("--key", required=True, metavar="FILE", help="key of the pseudonyms, or 'public' for the demo cohort's")
     parser.add_argument("--stacked", action="store_true", help="the channels are the volumes of one 4D file")
     parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: labels and channels of the configuration")
     parser.add_argument("--out", type=Path, required=True, help="folder for the volumes and case.json, rewritten")

@@ -17,7 +17,7 @@ def main(args: argparse.Namespace) -> None:
     settings = args.settings
     sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(args.threads)
     case = files.read_json(args.case)
-    if case["verdict"] != "accepted":
+    if case["verdict"] == "rejected":
         raise UserError(f"{args.case}: the case was rejected ({case['reason']}), expected an accepted one")
     names = [channel["name"] for channel in settings["channels"]]
     voxel_bytes = sum(np.dtype(case["channels"][name]["dtype"]).itemsize for name in names) + 2

@@ -13,7 +13,9 @@ from teravox.records import Recorder
 def main(args: argparse.Namespace) -> None:
     recorder = Recorder("split", __file__)
     settings = args.settings
-    cases = [files.read_json(args.ingested / case.case / "case.json") for case in read_cases(settings)]
+    identifiers = {case.case: case.patient for case in read_cases(settings)}
+    cases = [files.read_json(args.ingested / case / "case.json") for case in identifiers]
+    stage.check_pseudonyms(cases, identifiers)
     rejected = {case["case"]: case["reason"] for case in cases if case["verdict"] == "rejected"}
     if rejected and settings["on_rejected"] == "stop":
         for reason in rejected.values():
@@ -21,11 +23,14 @@ def main(args: argparse.Namespace) -> None:
         raise UserError(
             f"{len(rejected)} of {len(cases)} cases rejected ({next(iter(rejected.values()))}); mend the files, or set on_rejected: exclude"
         )
-    accepted = [case for case in cases if case["verdict"] == "accepted"]
+    accepted = [case for case in cases if case["verdict"] != "rejected"]
     if not accepted:
         raise UserError(f"split: all {len(cases)} cases were rejected ({next(iter(rejected.values()))})")
     options = settings["split"]
-    assigned = stage.split(accepted, options["folds"], options["seed"], options["test_fraction"])
+    named = [{**case, "patient": identifiers[case["case"]]} for case in accepted]  # folds depend on no key
+    assigned = stage.split(named, options["folds"], options["seed"], options["test_fraction"])
+    for case in accepted:
+        assigned[case["case"]]["patient"] = case["patient"]
     stage.check_leaks(accepted, assigned)
     recorder.write(
         args.out,

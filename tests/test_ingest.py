@@ -33,6 +33,7 @@ def run(out: Path, images: dict[str, Path], label: Path, labels: list[dict[str, 
     arguments = argparse.Namespace(
         case="c1",
         patient="p1",
+        key="public",
         set="train",
         image=[(name, str(path)) for name, path in images.items()],
         label=str(label),
@@ -63,7 +64,7 @@ def label(tmp_path: Path) -> Path:
 
 def test_case(tmp_path: Path, image: Path, label: Path) -> None:
     document = run(tmp_path / "out", {"t1": image}, label)
-    assert document["verdict"] == "accepted"
+    assert document["verdict"] == "ok"
     assert document["reason"] is None
     assert document["grid"]["shape"] == [10, 8, 6]
     np.testing.assert_allclose(document["grid"]["affine"], AFFINE, atol=1e-4)
@@ -111,14 +112,14 @@ def test_label_on_a_flipped_grid_that_is_the_same(tmp_path: Path, image: Path, a
     for axis in axes:
         flip[axis, axis], flip[axis, 3] = -1, EXPECTED.shape[axis] - 1
     path = write_nifti(tmp_path / "flipped.nii", np.flip(LABEL, axes), AFFINE @ flip)
-    assert run(tmp_path / "out", {"t1": image}, path)["verdict"] == "accepted"
+    assert run(tmp_path / "out", {"t1": image}, path)["verdict"] == "ok"
     np.testing.assert_array_equal(store.read(tmp_path / "out" / "label.nii.gz")[0], LABEL)
 
 
 def test_label_with_permuted_axes(tmp_path: Path, image: Path) -> None:
     permutation = np.eye(4)[:, [2, 0, 1, 3]]
     path = write_nifti(tmp_path / "permuted.nii", LABEL.transpose(2, 0, 1), AFFINE @ permutation)
-    assert run(tmp_path / "out", {"t1": image}, path)["verdict"] == "accepted"
+    assert run(tmp_path / "out", {"t1": image}, path)["verdict"] == "ok"
     np.testing.assert_array_equal(store.read(tmp_path / "out" / "label.nii.gz")[0], LABEL)
 
 
@@ -126,7 +127,7 @@ def test_label_with_permuted_axes(tmp_path: Path, image: Path) -> None:
 def test_label_formats(tmp_path: Path, image: Path, ending: str) -> None:  # B3, C13
     path = tmp_path / f"x{ending}"
     sitk.WriteImage(geometry.to_sitk(LABEL, AFFINE), str(path))
-    assert run(tmp_path / "out", {"t1": image}, path)["verdict"] == "accepted"
+    assert run(tmp_path / "out", {"t1": image}, path)["verdict"] == "ok"
     np.testing.assert_array_equal(store.read(tmp_path / "out" / "label.nii.gz")[0], LABEL)
 
 
@@ -134,7 +135,7 @@ def test_grids_may_differ_by_rounding_only(tmp_path: Path, image: Path) -> None:
     near, off = AFFINE.copy(), AFFINE.copy()
     near[0, 3] += 1e-5
     off[0, 3] += 0.01
-    assert run(tmp_path / "a", {"t1": image}, write_nifti(tmp_path / "near.nii", LABEL, near))["verdict"] == "accepted"
+    assert run(tmp_path / "a", {"t1": image}, write_nifti(tmp_path / "near.nii", LABEL, near))["verdict"] == "ok"
     refused(tmp_path / "b", {"t1": image}, write_nifti(tmp_path / "off.nii", LABEL, off), "off.nii", "off the grid of")
     refused(tmp_path / "c", {"t1": image}, write_nifti(tmp_path / "short.nii", LABEL[1:], AFFINE), "grid of (9, 8, 6) voxels, expected (10, 8, 6)")
     refused(tmp_path / "d", {"t1": image, "t2": write_nifti(tmp_path / "t2.nii", EXPECTED, off)}, tmp_path / "near.nii", "t2.nii")
@@ -148,13 +149,13 @@ def test_labels(tmp_path: Path, image: Path) -> None:
     assert empty["label"]["notes"] == ["no voxel is labelled"]
     assert empty["label"]["voxels"] == {"a": 0, "b": 0}
     nearly = write_nifti(tmp_path / "nearly.nii", (LABEL * 0.999999).astype(np.float32), AFFINE)
-    assert run(tmp_path / "b", {"t1": image}, nearly)["verdict"] == "accepted"
+    assert run(tmp_path / "b", {"t1": image}, nearly)["verdict"] == "ok"
     np.testing.assert_array_equal(store.read(tmp_path / "b" / "label.nii.gz")[0], LABEL)
     foreign = write_nifti(tmp_path / "foreign.nii", LABEL.astype(np.uint16) * 150, AFFINE)
     refused(tmp_path / "c", {"t1": image}, foreign, "label value 150, expected 0, 1, 2")
     refused(tmp_path / "d", {"t1": image}, write_nifti(tmp_path / "four.nii", np.stack([LABEL] * 2, axis=3), AFFINE), "4 dimensions")
     singleton = write_nifti(tmp_path / "singleton.nii", LABEL[..., None], AFFINE)
-    assert run(tmp_path / "e", {"t1": image}, singleton)["verdict"] == "accepted"
+    assert run(tmp_path / "e", {"t1": image}, singleton)["verdict"] == "ok"
 
 
 def test_label_as_dicom_seg(tmp_path: Path, image: Path) -> None:  # A20
@@ -215,7 +216,7 @@ def test_names_that_no_text_holds(tmp_path: Path, image: Path, label: Path) -> N
     """Bytes that are not UTF-8 and line breaks in a name must not break the record or the message."""
     odd = image / os.fsdecode(b"\xff\n\xfe.dcm")
     (image / "3.dcm").rename(odd)
-    assert run(tmp_path / "a", {"t1": image}, label)["verdict"] == "accepted"
+    assert run(tmp_path / "a", {"t1": image}, label)["verdict"] == "ok"
     odd.write_bytes(b"damaged")
     reason = refused(tmp_path / "b", {"t1": image}, label, "not readable as DICOM")
     reason.encode("utf-8")
@@ -279,7 +280,8 @@ def outputs(out: Path) -> list[bytes]:
 
 def arguments(out: Path, image: Path, label: Path) -> list[str]:
     settings = json.dumps({"channels": [{"name": "t1"}], "labels": LABELS})
-    return ["--case=c1", "--patient=p1", f"--image=t1={image}", f"--label={label}", f"--settings={settings}", f"--out={out}", "--on-rejected=record"]
+    fixed = ["--case=c1", "--patient=p1", "--key=public", "--on-rejected=record"]
+    return [*fixed, f"--image=t1={image}", f"--label={label}", f"--settings={settings}", f"--out={out}"]
 
 
 def test_nothing_of_the_patient_from_dicom(tmp_path: Path) -> None:
@@ -306,7 +308,7 @@ def test_nothing_of_the_patient_from_files(tmp_path: Path) -> None:
         sitk.WriteImage(label, path)
         assert NAME.encode() in path.read_bytes()
         out = tmp_path / f"out{ending}"
-        assert run(out, {"t1": image}, path)["verdict"] == "accepted"
+        assert run(out, {"t1": image}, path)["verdict"] == "ok"
         nothing_of_the_patient(*outputs(out))
 
 
@@ -342,6 +344,7 @@ def test_body_ct_to_a_shard(shared: Path, tmp_path: Path) -> None:
         "ingest",
         "--case=c1",
         "--patient=p1",
+        "--key=public",
         f"--image=ct={folder / 'example_ct_dicom'}",
         f"--label={folder / 'example_seg_dicom.nii.gz'}",
         text,
@@ -373,14 +376,12 @@ def test_body_ct_to_a_shard(shared: Path, tmp_path: Path) -> None:
     extent = np.array(array.shape) * geometry.spacing_of(affine)
     np.testing.assert_allclose(np.array(image.shape[:3]) * 3, extent, atol=1.5)
 
-    (tmp_path / "split.json").write_text(json.dumps({"cases": {"c1": {"patient": "p1", "set": "train"}}}))
     name = sharding.shard_name(sharding.shard_of("p1", 1), 1)
     done = call(
         "shard",
-        f"--split={tmp_path / 'split.json'}",
+        "--case=c1=p1",
         f"--resampled={resampled.parent}",
         f"--shard={name}",
-        "--count=1",
         text,
         f"--out={written}",
     )

@@ -10,6 +10,7 @@ import pytest
 from teravox import files, manifest, records
 
 SECRET = "DOE^JOHN"
+KEY = bytes(range(32))
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def sources(tmp_path: Path) -> dict[str, str]:
 
 
 def take(sources: dict[str, str]) -> str:
-    return manifest.digest(manifest.take(sources)[0])
+    return manifest.digest(manifest.take(sources, KEY)[0])
 
 
 def later(path: Path) -> None:
@@ -90,7 +91,7 @@ def test_place_of_the_sources_does_not_matter(sources: dict[str, str], tmp_path:
 
 
 def test_no_name_in_clear(sources: dict[str, str]) -> None:
-    taken = manifest.take(sources)
+    taken = manifest.take(sources, KEY)
     assert len(taken[0]["image"]) == 4
     assert SECRET not in json.dumps(taken)
     assert "deep" not in json.dumps(taken)
@@ -115,7 +116,7 @@ def test_odd_members(sources: dict[str, str]) -> None:
 
 def test_missing_source_has_no_members(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    assert manifest.take({"a": str(tmp_path / "no"), "b": str(tmp_path / "loop")}) == ({"a": [], "b": []}, {"a": [], "b": []})
+    assert manifest.take({"a": str(tmp_path / "no"), "b": str(tmp_path / "loop")}, KEY) == ({"a": [], "b": []}, {"a": [], "b": []})
 
 
 def test_unreadable_file(sources: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,13 +128,13 @@ def test_unreadable_file(sources: dict[str, str], monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patch:
         patch.setattr(manifest.hashing, "file_digest", refuse)
         document = record(sources, Path(sources["label"]).parent)
-        assert manifest.request(document, sources) == "earlier"
-    assert manifest.request(document, sources) != "earlier"
+        assert manifest.request(document, sources, KEY) == "earlier"
+    assert manifest.request(document, sources, KEY) != "earlier"
 
 
 def record(sources: dict[str, str], folder: Path) -> Path:
     """What an ingestion with request "earlier" leaves behind."""
-    taken, stats = manifest.take(sources)
+    taken, stats = manifest.take(sources, KEY)
     document = folder / "out" / "case.json"
     files.write_json(document, {"sources": taken, "provenance": {"artefacts": {"image.nii.gz": "hash"}}})
     document.with_name("image.nii.gz").write_bytes(b"volume")
@@ -143,24 +144,24 @@ def record(sources: dict[str, str], folder: Path) -> Path:
 
 def test_request_stays_while_nothing_changed(sources: dict[str, str], tmp_path: Path) -> None:
     document = record(sources, tmp_path)
-    assert manifest.request(document, sources) == "earlier"
+    assert manifest.request(document, sources, KEY) == "earlier"
     later(first(sources))
-    assert manifest.request(document, sources) == "earlier"
+    assert manifest.request(document, sources, KEY) == "earlier"
 
 
 def test_request_changes_when_a_volume_is_gone(sources: dict[str, str], tmp_path: Path) -> None:
     document = record(sources, tmp_path)
     document.with_name("image.nii.gz").unlink()
-    assert manifest.request(document, sources) not in ("earlier", "", take(sources))
+    assert manifest.request(document, sources, KEY) not in ("earlier", "", take(sources))
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_request_follows_every_change(sources: dict[str, str], tmp_path: Path, name: str) -> None:
     document = record(sources, tmp_path)
     CHANGES[name](sources)
-    changed = manifest.request(document, sources)
+    changed = manifest.request(document, sources, KEY)
     assert changed != "earlier"
-    assert changed == take(sources) == manifest.request(document, sources)
+    assert changed == take(sources) == manifest.request(document, sources, KEY)
 
 
 def test_request_reads_only_what_may_have_changed(sources: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +175,7 @@ def test_request_reads_only_what_may_have_changed(sources: dict[str, str], tmp_p
         return digest(path)
 
     monkeypatch.setattr(manifest.hashing, "file_digest", watched)
-    manifest.request(document, sources)
+    manifest.request(document, sources, KEY)
     assert read == [first(sources)]
 
 
@@ -183,4 +184,4 @@ def test_request_without_a_usable_record_is_empty(sources: dict[str, str], tmp_p
     document = tmp_path / "case.json"
     if text is not None:
         document.write_text(text)
-    assert manifest.request(document, sources) == ""
+    assert manifest.request(document, sources, KEY) == ""

@@ -197,13 +197,14 @@ def test_a_block_is_no_larger_than_asked_but_for_one_plane(shape: tuple[int, int
 
 
 def test_a_patient_keeps_its_shard_when_others_come() -> None:
-    cases = {f"c{i}{visit}": {"patient": f"p{i}", "set": "train"} for i in range(40) for visit in "ab"}
-    fewer = {name: case for name, case in cases.items() if case["patient"] not in ("p3", "p7")}
-    found = {shard: sharding.cases_in(shard, 3, cases) for shard in sharding.shard_names(3)}
+    patients = {f"c{i}{visit}": f"p{i}" for i in range(40) for visit in "ab"}
+    cases = {name: {"patient": "a pseudonym", "set": "train"} for name in patients}
+    fewer = {name: case for name, case in cases.items() if patients[name] not in ("p3", "p7")}
+    found = {shard: sharding.cases_in(shard, 3, cases, patients) for shard in sharding.shard_names(3)}
     assert sorted(name for names in found.values() for name in names) == sorted(cases)
     for shard, names in found.items():
         assert {f"{name[:-1]}{visit}" for name in names for visit in "ab"} == set(names)
-        assert sharding.cases_in(shard, 3, fewer) == [name for name in names if name in fewer]
+        assert sharding.cases_in(shard, 3, fewer, patients) == [name for name in names if name in fewer]
         assert 10 < len(names) < 45
-    assert sharding.cases_in("00000-of-00001", 1, {"a": {"patient": "p", "set": "test"}}) == []  # test cases train nothing
+    assert sharding.cases_in("00000-of-00001", 1, {"a": {"patient": "P", "set": "test"}}, {"a": "p"}) == []  # test cases train nothing
     assert sharding.shard_names(2) == ["00000-of-00002", "00001-of-00002"]

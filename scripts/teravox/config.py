@@ -3,6 +3,7 @@
 import copy
 import difflib
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,9 @@ def complete(raw: dict[str, Any], source: str = "configuration") -> dict[str, An
     channel, names = config["evaluate"]["picture_channel"], [channel["name"] for channel in config["channels"]]
     if channel and channel not in names:
         raise UserError(f"{source}: 'evaluate.picture_channel' is {channel!r}, expected one of {', '.join(names)}")
+    results, private = (Path(os.path.realpath(config[key])) for key in ("results", "private"))
+    if private.is_relative_to(results) or results.is_relative_to(private):
+        raise UserError(f"{source}: 'private' is {config['private']!r}, expected a folder neither in 'results' ({config['results']!r}) nor around it")
     for fold in config["train"]["folds"]:
         if fold >= config["split"]["folds"]:
             raise UserError(f"{source}: 'train.folds' names fold {fold}, expected 0 to {config['split']['folds'] - 1} (split.folds)")

@@ -14,7 +14,7 @@ from teravox.errors import RejectedCase
 class Ingested:
     """images : channel -> (x, y, z) native type; label : (x, y, z) smallest unsigned integer; all in canonical RAS order.
 
-    affine : (4, 4), RAS+, mm; orientation : how the axes lay in the source, as nibabel's (3, 2) array; formats, notes : by role.
+    affine : (4, 4), RAS+, mm; orientation : how the axes lay in the source, as nibabel's (3, 2) array; formats, notes, corrections : by role.
     """
 
     images: dict[str, np.ndarray]
@@ -23,6 +23,7 @@ class Ingested:
     orientation: np.ndarray
     formats: dict[str, str]
     notes: dict[str, list[str]]
+    corrections: dict[str, list[str]]
 
 
 def read_source(path: Path, volume: int | None = None) -> volumes.Volume:
@@ -40,14 +41,14 @@ def ingest(images: dict[str, str], label: str, labels: list[dict[str, Any]], sta
     stacked : the channels are the volumes of one 4D file.
     """
     arrays: dict[str, np.ndarray] = {}
-    formats, notes = {}, {}
+    formats, notes, corrections = {}, {}, {}
     reference: tuple[str, np.ndarray] | None = None
     orientation, frame_of_reference = np.empty(0), ""
     for position, (name, source) in enumerate(images.items()):
         volume = read_source(Path(source), position if stacked else None)
         volumes.check_intensities(volume.array, source)
         array, affine = geometry.to_canonical(volume.array, volume.affine)
-        formats[name], notes[name] = volume.format, list(volume.notes)
+        formats[name], notes[name], corrections[name] = volume.format, list(volume.notes), list(volume.corrections)
         if reference is None:
             reference, orientation = (source, affine), geometry.canonical_orientation(volume.affine)
             frame_of_reference = volume.frame_of_reference
@@ -60,16 +61,16 @@ def ingest(images: dict[str, str], label: str, labels: list[dict[str, Any]], sta
     segmentation = _segmentation_file(Path(label))
     if segmentation is not None:
         mask = dicom_seg.read_segmentation(segmentation, shape, affine, labels, frame_of_reference)
-        formats["label"], notes["label"] = "dicom-seg", []
+        formats["label"], notes["label"], corrections["label"] = "dicom-seg", [], []
     else:
         volume = read_source(Path(label))
         mask, grid = geometry.to_canonical(volume.array, volume.affine)
         check_grid(label, mask.shape, grid, reference[0], shape, affine)
         mask = volumes.as_label(mask, [item["value"] for item in labels], label)
-        formats["label"], notes["label"] = volume.format, list(volume.notes)
+        formats["label"], notes["label"], corrections["label"] = volume.format, list(volume.notes), list(volume.corrections)
     if not mask.any():
         notes["label"].append("no voxel is labelled")
-    return Ingested(arrays, mask, affine, orientation, formats, notes)
+    return Ingested(arrays, mask, affine, orientation, formats, notes, corrections)
 
 
 def _segmentation_file(path: Path) -> Path | None:

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from teravox import files, hashing, records
+from teravox import files, hashing, pseudonyms, records
 
 Member = dict[str, Any]
 UNREADABLE = "unreadable"  # no hash: such a file is tried again every time, since permissions change without its time
@@ -31,29 +31,29 @@ def _stat(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def _name_digest(name: str) -> str:
-    """A name inside a folder may be a person's: only its hash is kept. It need not be UTF-8."""
-    return hashing.text_digest(name.encode("utf-8", "backslashreplace").decode())[:16] if name else ""
+def _name_hash(name: str, key: bytes) -> str:
+    """A name inside a folder may be a person's: only its keyed hash is kept."""
+    return pseudonyms.name_hash(name, key) if name else ""
 
 
-def _member(path: Path, name: str) -> Member:
+def _member(path: Path, name: str, key: bytes) -> Member:
     """Size and hash of a file; a file that this user may not read has the content UNREADABLE."""
     try:
         content = hashing.file_digest(path)
     except OSError:
         content = UNREADABLE
-    return {"name": _name_digest(name), "bytes": path.stat().st_size, "content": content}
+    return {"name": _name_hash(name, key), "bytes": path.stat().st_size, "content": content}
 
 
-def take(sources: dict[str, str]) -> tuple[dict[str, list[Member]], dict[str, list[list[int]]]]:
+def take(sources: dict[str, str], key: bytes) -> tuple[dict[str, list[Member]], dict[str, list[list[int]]]]:
     """Hash every source. Returns the manifest (role -> members) and the stat (role -> [bytes, mtime in ns] per member).
 
-    A source that does not exist has no members.
+    A source that does not exist has no members. key : that of the names' hashes.
     """
     manifest, stats = {}, {}
     for role, source in sources.items():
         found = members(Path(source))
-        manifest[role] = [_member(path, name) for path, name in found]
+        manifest[role] = [_member(path, name, key) for path, name in found]
         stats[role] = [_stat(path) for path, _ in found]
     return manifest, stats
 
@@ -63,7 +63,7 @@ def digest(part: Any) -> str:
     return hashing.text_digest(files.canonical_json(part))
 
 
-def request(document: Path, sources: dict[str, str]) -> str:
+def request(document: Path, sources: dict[str, str], key: bytes) -> str:
     """The parameter that a case's ingestion is compared by: the recorded one while the sources hold what the document says.
 
     document : the case.json of an earlier ingestion; without one the job runs anyway and the parameter is empty. Files whose
@@ -84,8 +84,8 @@ def request(document: Path, sources: dict[str, str]) -> str:
         manifest[role] = []
         for position, (path, name) in enumerate(found):
             before = recorded[role][position] if same else {}
-            unchanged = same and before["name"] == _name_digest(name) and before["content"] != UNREADABLE and _stat(path) == known[role][position]
-            manifest[role].append(before if unchanged else _member(path, name))
+            unchanged = same and before["name"] == _name_hash(name, key) and before["content"] != UNREADABLE and _stat(path) == known[role][position]
+            manifest[role].append(before if unchanged else _member(path, name, key))
     lost = [name for name in volumes if not document.with_name(name).exists()]  # no rule names them: a rejected case has none
     if manifest != recorded:
         return digest(manifest)

@@ -66,12 +66,12 @@ def cohort(assigned: dict[str, Any], ingested: list[dict[str, Any]], resampled: 
     sides: dict[str, list[str]] = {}
     for case in cases.values():
         sides.setdefault("test" if case["set"] == "test" else f"fold {case['fold']}", []).append(case["patient"])
-    accepted = [case for case in ingested if case["verdict"] == "accepted"]
+    accepted = [case for case in ingested if case["verdict"] != "rejected"]
     notes = [
-        {"case": case["case"], "text": f"{role}: {note}"}
+        {"case": case["case"], "text": f"{role}: {line}"}
         for case in accepted
-        for role, notes in [*((name, channel["notes"]) for name, channel in case["channels"].items()), ("label", case["label"]["notes"])]
-        for note in notes
+        for role, found in [*case["channels"].items(), ("label", case["label"])]
+        for line in [*(f"corrected: {correction}" for correction in found["corrections"]), *found["notes"]]
     ]
     notes += [{"case": case["case"], "text": f"label {name} has no voxel left on the grid"} for case in resampled for name in case["labels_lost"]]
     formats = Counter(f"{channel['format']} image" for case in accepted for channel in case["channels"].values())

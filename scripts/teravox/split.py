@@ -14,7 +14,8 @@ def order(patients: list[str], seed: int, purpose: str) -> list[str]:
 def split(cases: list[dict[str, Any]], folds: int, seed: int, test_fraction: float) -> dict[str, dict[str, Any]]:
     """Assign every accepted case to a fold or to the test set, by patient.
 
-    cases : documents of ingestion (case, patient, set, label.voxels); test cases by their `set`, or a fraction of patients.
+    cases : documents of ingestion (case, patient, set, label.voxels), by whose `patient` they are ordered; test cases by their
+    `set`, or a fraction of patients.
     Patients are dealt to folds one after another, those with the same labels present together, so that each fold gets its
     share of a rare label. Returns case -> {patient, set, fold (None for test)}, sorted by case. Raises UserError.
     """
@@ -39,6 +40,17 @@ def split(cases: list[dict[str, Any]], folds: int, seed: int, test_fraction: flo
         }
         for case in sorted(cases, key=lambda case: case["case"])
     }
+
+
+def check_pseudonyms(cases: list[dict[str, Any]], identifiers: dict[str, str]) -> None:
+    """Raises UserError unless the cases' pseudonyms are of one key, and tell apart the same patients as the case table does.
+
+    cases : documents of ingestion (case, patient, key); identifiers : case -> the patient's identifier in the case table.
+    """
+    pairs = {(case["patient"], identifiers[case["case"]]) for case in cases}
+    counts = {len(pairs), *(len(set(side)) for side in zip(*pairs, strict=True))}
+    if len({case["key"] for case in cases}) > 1 or len(counts) > 1:
+        raise UserError("split: the ingested cases hold pseudonyms of several keys or case tables; run snakemake --cores all --forcerun ingest_case")
 
 
 def check_leaks(cases: list[dict[str, Any]], assigned: dict[str, dict[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 import base64
 import functools
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
 from teravox import cases as case_table
 from teravox import config as configuration
-from teravox import files, imports, manifest, numa, sharding
+from teravox import files, imports, manifest, numa, pseudonyms, sharding
 from teravox import plan as planning
 from teravox import split as splitting
 from teravox.errors import UserError
@@ -28,6 +29,12 @@ def recorded(output):
 
 
 DEMO = "data/demo"  # the embedded cohort; its rule makes what the case table names below this folder
+
+
+def in_demo(path):
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(DEMO))
+
+
 try:
     CONFIG = configuration.complete(config)
     CASES = {case.case: case for case in case_table.read_cases(CONFIG)}
@@ -40,6 +47,10 @@ except UserError as error:
 RESULTS = Path(CONFIG["results"]).as_posix()  # "./r/" and "r" are one folder
 FOLDS = CONFIG["train"]["folds"]
 SHARDS = CONFIG["shard"]["count"]
+IDENTIFIERS = {
+    name: case.patient for name, case in CASES.items()
+}  # of the patients; never written below RESULTS
+KEY_FILE = Path(CONFIG["private"], "pseudonym.key")
 
 # Without Snakemake's own records nothing is compared, and a changed setting would leave old numbers standing.
 documents = [
@@ -55,6 +66,34 @@ if documents and not any(map(recorded, documents)):
         f"error: {RESULTS}: was made in another folder, or .snakemake was deleted, so what has changed since cannot be told;"
         f" move {RESULTS} away, or bring back the .snakemake that belongs to it"
     )
+
+# The demo cohort alone has the public key. Any other has its own, which is drawn here and written once jobs start.
+OWN_KEY = not all(
+    in_demo(path) for case in CASES.values() for path in case.sources.values()
+)
+NEW_KEY = OWN_KEY and not KEY_FILE.exists()
+try:
+    if NEW_KEY:
+        KEY = pseudonyms.new_key()
+        for path in documents:
+            if pseudonyms.made_with_own_key(files.read_json(Path(path))):
+                raise UserError(
+                    f"{KEY_FILE}: missing, and {path} was made with it; bring it back, or move {RESULTS} away to have new pseudonyms"
+                )
+    else:
+        KEY = pseudonyms.key_of(str(KEY_FILE) if OWN_KEY else pseudonyms.PUBLIC)
+    PSEUDONYMS = pseudonyms.pseudonyms(IDENTIFIERS.values(), KEY)
+except UserError as error:
+    sys.exit(f"error: {error}")
+
+
+onstart:
+    if NEW_KEY:
+        try:
+            pseudonyms.write_key(KEY_FILE, KEY)
+        except (UserError, OSError) as error:
+            sys.exit(f"error: {error}")
+
 
 # `python` in a rule is the one that runs Snakemake, unless a conda environment is deployed.
 imports.put_own_python_first()
@@ -95,10 +134,7 @@ def settings(stage):
 
 def made_sources(wildcards):
     """The demo cohort's inventory for a case that lies in it; users' files enter by `sources_request`."""
-    inside = any(
-        Path(path).is_relative_to(DEMO)
-        for path in CASES[wildcards.case].sources.values()
-    )
+    inside = any(map(in_demo, CASES[wildcards.case].sources.values()))
     return [f"{DEMO}/cohort.json"] if inside else []
 
 
@@ -110,7 +146,7 @@ def case_arguments(wildcards):
     return shlex.join(
         [
             f"--case={case.case}",
-            f"--patient={case.patient}",
+            f"--patient={PSEUDONYMS[case.patient]}",
             f"--set={case.set}",
             f"--label={case.label}",
             *images,
@@ -124,6 +160,7 @@ def sources_request(wildcards):
     return manifest.request(
         Path(f"{RESULTS}/ingest/{wildcards.case}/case.json"),
         CASES[wildcards.case].sources,
+        KEY,
     )
 
 
@@ -165,7 +202,16 @@ def training_cases(wildcards):
 
 
 def shard_cases(wildcards):
-    return sharding.cases_in(wildcards.shard, SHARDS, assigned()["cases"])
+    """By the patients' identifiers in the case table: no key decides in which shard a patient is."""
+    return sharding.cases_in(wildcards.shard, SHARDS, assigned()["cases"], IDENTIFIERS)
+
+
+def shard_arguments(wildcards):
+    """The cases of a shard with their patients' pseudonyms, as arguments of the sharding command."""
+    cases = assigned()["cases"]
+    return " ".join(
+        f"--case={name}={cases[name]['patient']}" for name in shard_cases(wildcards)
+    )
 
 
 def case_models(wildcards):

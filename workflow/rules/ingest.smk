@@ -8,13 +8,15 @@ rule ingest_case:
         f"{RESULTS}/logs/ingest_case/{{case}}.log",
     conda:
         "../../envs/volumes.yaml"
+    resources:
+        key=str(KEY_FILE) if OWN_KEY else pseudonyms.PUBLIC,  # where the key lies changes nothing; its content is in the pseudonym
     params:
         case=case_arguments,
         request=sources_request,
         settings=settings("ingest"),
         versions=versions("ingest"),
     shell:
-        "python scripts/ingest.py {params.case} --request={params.request}"
+        "python scripts/ingest.py {params.case} --key {resources.key} --request={params.request}"
         f" --settings {{params.settings:q}} --on-rejected record --out {RESULTS}/ingest/{{wildcards.case}}"
         " > {log} 2>&1"
 

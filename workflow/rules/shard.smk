@@ -1,8 +1,8 @@
 rule write_shard:
     input:
+        after_split,
         lambda wildcards: volumes_of(shard_cases(wildcards)),
         lambda wildcards: resampled(shard_cases(wildcards)),
-        split=ancient(f"{RESULTS}/split.json"),
         code=code("shard"),
     output:
         shard=f"{RESULTS}/shards/{{shard}}.tfrecord",
@@ -12,9 +12,10 @@ rule write_shard:
     conda:
         "../../envs/tensorflow.yaml"
     params:
+        cases=shard_arguments,
         settings=settings("shard"),
         versions=versions("shard"),
     shell:
-        f"python scripts/shard.py --split {{input.split}} --resampled {RESULTS}/resample"
-        f" --shard {{wildcards.shard}} --count {SHARDS} --settings {{params.settings:q}}"
+        f"python scripts/shard.py --shard {{wildcards.shard}} {{params.cases}}"
+        f" --resampled {RESULTS}/resample --settings {{params.settings:q}}"
         f" --out {RESULTS}/shards > {{log}} 2>&1"
