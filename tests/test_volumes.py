@@ -14,7 +14,7 @@ import SimpleITK as sitk
 
 import builders
 from builders import write_nifti
-from teravox import geometry, store, volumes
+from teravox import geometry, labels, store, volumes
 from teravox.errors import RejectedCase
 
 VALUES = np.arange(120, dtype=np.int16).reshape(4, 5, 6)
@@ -44,8 +44,9 @@ PATCHES: dict[str, tuple[int, str, tuple[Any, ...], str]] = {  # a field of the 
     "voxels at NaN": (108, "f", (np.nan,), "not readable"),
     "voxels before the file": (108, "f", (-16.0,), "not readable"),
     "intercept NaN": (112, "2f", (2.0, np.nan), "intercept"),
-    "metres": (123, "B", (1,), "spatial unit"),
-    "micrometres": (123, "B", (3,), "spatial unit"),
+    "metres": (123, "B", (1,), "correct the unit code"),
+    "no unit": (123, "B", (5,), "spatial unit code 5"),
+    "seconds in place of mm": (123, "B", (7,), "spatial unit code 7"),
     "affine NaN": (280, "f", (np.nan,), "affine"),
     "affine infinite": (292, "f", (np.inf,), "affine"),
     "affine zero": (280, "12f", (0.0,) * 12, "affine"),
@@ -148,7 +149,7 @@ def test_huge_dimensions_in_a_small_gzip_are_refused(tmp_path: Path) -> None:
     path = builders.patch(write_nifti(tmp_path / "x.nii", VALUES), 40, struct.pack("<4h", 3, 32767, 32767, 32767))
     packed = tmp_path / "x.nii.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    rejected(packed, "truncated", "592 bytes")
+    rejected(packed, "truncated", f"{32767**3 * 2 + 352}")
 
 
 def test_gzip_that_unpacks_to_far_more_is_not_unpacked(tmp_path: Path) -> None:
@@ -211,8 +212,6 @@ def test_shear(tmp_path: Path) -> None:  # B4
         image.set_qform(sheared, 1, strip_shears=True)
 
     rejected(write_nifti(tmp_path / "y.nii", VALUES, change=both), "sform and qform differ")
-    sheared[0, 1] = 3e-4
-    np.testing.assert_allclose(volumes.read_volume_file(write_nifti(tmp_path / "z.nii", VALUES, sheared)).affine, sheared, atol=1e-7)
 
 
 @pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
@@ -229,7 +228,7 @@ def test_flipped_bit_in_gzip_is_refused(tmp_path: Path) -> None:  # B9
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    rejected(path, "damaged gzip file")
+    rejected(path, "damaged compressed file")
 
 
 def test_wrong_ending_is_refused(tmp_path: Path) -> None:
@@ -252,18 +251,6 @@ def test_dimensions(tmp_path: Path) -> None:  # B10
     rejected(write_nifti(tmp_path / "z.nii", VALUES[..., 0]), "2 dimensions")
     flat = volumes.read_volume_file(write_nifti(tmp_path / "w.nii", VALUES[..., :1]))
     np.testing.assert_array_equal(flat.array, VALUES[..., :1])
-
-
-def test_pairs_of_header_and_voxels_are_refused(tmp_path: Path) -> None:  # B12
-    nib.save(nib.Nifti1Pair(VALUES, np.eye(4)), tmp_path / "pair.img")
-    rejected(tmp_path / "pair.img", "unknown kind of file")
-    rejected(tmp_path / "pair.hdr", "unknown kind of file")
-    (tmp_path / "pair.hdr").rename(tmp_path / "named.nii")
-    rejected(tmp_path / "named.nii", "inside the header")
-    nib.save(nib.AnalyzeImage(VALUES, np.eye(4)), tmp_path / "analyze.img")
-    joined = tmp_path / "joined.nii"
-    joined.write_bytes((tmp_path / "analyze.hdr").read_bytes() + bytes(4) + (tmp_path / "analyze.img").read_bytes())
-    rejected(joined, "not readable as NIfTI")
 
 
 def test_long_axis_needs_nifti_2(tmp_path: Path) -> None:  # B13
@@ -336,8 +323,8 @@ def test_damaged_itk_formats_are_refused(tmp_path: Path, ending: str, packed: bo
 
 
 NRRD_REFUSED = {
-    "another space": ("space: scanner-xyz\nspace directions: (1,0,0) (0,2,0) (0,0,3)\nspace origin: (5,6,7)", "scanner-xyz"),
-    "micrometres": ('space: LPS\nspace units: "um" "um" "um"\nspace directions: (1,0,0) (0,2,0) (0,0,3)\nspace origin: (5,6,7)', "mm"),
+    "another space": ("space: scanner-xyz\nspace directions: (1,0,0) (0,2,0) (0,0,3)\nspace origin: (5,6,7)", "none of right-anterior-superior"),
+    "inches": ('space: LPS\nspace units: "in" "in" "in"\nspace directions: (1,0,0) (0,2,0) (0,0,3)\nspace origin: (5,6,7)', "mm"),
     "sheared": ("space: left-posterior-superior\nspace directions: (1,0.3,0) (0,2,0) (0,0,3)\nspace origin: (5,6,7)", "not perpendicular"),
     "NaN": ("space: left-posterior-superior\nspace directions: (nan,0,0) (0,2,0) (0,0,3)\nspace origin: (5,6,7)", ""),
     "another file": ("data file: x.raw", "another file"),
@@ -359,7 +346,7 @@ def test_nrrd_spaces(tmp_path: Path) -> None:
         expected = np.diag([*np.array(signs) * [1.0, 2, 3], 1])
         expected[:3, 3] = np.array(signs) * [5, 6, 7]
         np.testing.assert_allclose(volume.affine, expected)
-    assert "no orientation" in volumes.read_volume_file(nrrd(tmp_path / "y.nrrd", NRRD_FIELDS)).notes[0]
+    assert "no orientation" in volumes.read_volume_file(nrrd(tmp_path / "y.nrrd", f"{NRRD_FIELDS}\nspacings: 1 2 3")).notes[0]
 
 
 def test_nrrd_size_beyond_memory_is_refused(tmp_path: Path) -> None:
@@ -382,14 +369,15 @@ def test_mha_refused(tmp_path: Path, name: str) -> None:
 
 def test_mha_with_voxels_elsewhere_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.raw").write_bytes(VALUES.tobytes("F"))
-    rejected(mha(tmp_path / "x.mha", MHA_FIELDS, "x.raw"), "LOCAL")
+    rejected(mha(tmp_path / "x.mha", MHA_FIELDS, "x.raw"), "in another file")
 
 
 def test_mha_read(tmp_path: Path) -> None:
     volume = volumes.read_volume_file(mha(tmp_path / "x.mha", f"{MHA_FIELDS}\nElementSpacing = 1e-1 2 3"))
     np.testing.assert_array_equal(volume.array, VALUES)
     np.testing.assert_allclose(geometry.spacing_of(volume.affine), [0.1, 2, 3], rtol=1e-6)
-    rejected(mha(tmp_path / "y.mha", MHA_FIELDS.replace("1 0 0 0 1 0", "1 0.3 0 0 1 0")), "not perpendicular")
+    sheared = MHA_FIELDS.replace("1 0 0 0 1 0", "1 0.3 0 0 1 0")
+    rejected(mha(tmp_path / "y.mha", f"{sheared}\nElementSpacing = 1 1 1"), "not perpendicular")
 
 
 @pytest.mark.parametrize("ending", [".nii", ".nrrd", ".mha"])
@@ -412,7 +400,7 @@ def test_constant_image_is_refused() -> None:
 
 
 def as_label(array: np.ndarray, allowed: tuple[int, ...] = (1, 2, 3)) -> np.ndarray:
-    return volumes.as_label(array, list(allowed), "x")
+    return labels.as_label(array, list(allowed), "x")
 
 
 def test_labels_through_a_scale_factor(tmp_path: Path) -> None:  # B5

@@ -8,6 +8,7 @@ import numpy as np
 
 from teravox import dicom, dicom_seg, geometry, volumes
 from teravox.errors import RejectedCase
+from teravox.labels import as_label
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +67,7 @@ def ingest(images: dict[str, str], label: str, labels: list[dict[str, Any]], sta
         volume = read_source(Path(label))
         mask, grid = geometry.to_canonical(volume.array, volume.affine)
         check_grid(label, mask.shape, grid, reference[0], shape, affine)
-        mask = volumes.as_label(mask, [item["value"] for item in labels], label)
+        mask = as_label(mask, [item["value"] for item in labels], label)
         formats["label"], notes["label"], corrections["label"] = volume.format, list(volume.notes), list(volume.corrections)
     if not mask.any():
         notes["label"].append("no voxel is labelled")

@@ -9,19 +9,21 @@ import os
 from pathlib import Path
 from typing import Any
 
-from teravox import files, hashing, pseudonyms, records
+from teravox import companions, files, hashing, pseudonyms, records
 
 Member = dict[str, Any]
+VOXELS = "voxels"  # the name of a header's second file, whatever it is called
 UNREADABLE = "unreadable"  # no hash: such a file is tried again every time, since permissions change without its time
 
 
 def members(path: Path) -> list[tuple[Path, str]]:
-    """Every file of a source with its name relative to it: a file is its only member (""), a folder is walked.
+    """Every file of a source with its name relative to it: a folder is walked, a file is its first member ("").
 
-    Links to folders are not followed; links to nothing, pipes and devices are no members. A source that does not exist has none.
+    A volume in two files has both, whichever of them is named: the header ("") and the file of its voxels (VOXELS). Links to folders are not followed; links to nothing, pipes and devices are no members. A source that does not exist has none.
     """
     if path.is_file():
-        return [(path, "")]
+        header, voxels = companions.files_of(path)
+        return [(header, ""), *([(voxels, VOXELS)] if voxels else [])]
     inside = [Path(folder) / name for folder, _, names in os.walk(path) for name in names]
     return sorted(((member, str(member.relative_to(path))) for member in inside if member.is_file()), key=lambda member: member[1])
 

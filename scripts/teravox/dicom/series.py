@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pydicom
 
-from teravox import geometry, volumes
+from teravox import checks, geometry
 from teravox.dicom import match, pixels, sources, stacks, witness
 from teravox.dicom.headers import Frame, Header
 from teravox.dicom.sources import Account
@@ -22,7 +22,7 @@ with warnings.catch_warnings(action="ignore"):  # it calls itself experimental; 
 COMPONENTS = {None: None, "red": 0, "green": 1, "blue": 2}
 
 
-def read_series(source: Path, rules: dict[str, Any], options: dict[str, Any]) -> volumes.Volume:
+def read_series(source: Path, rules: dict[str, Any], options: dict[str, Any]) -> checks.Volume:
     """One volume out of the DICOM files of a source, axes (column, row, slice along the normal).
 
     source : a folder, which is walked, or a list of files; rules : an item of `channels[].match`; options : the configuration's `ingest`.
@@ -74,7 +74,7 @@ def check(stack: Stack, source: str, options: dict[str, Any]) -> Grid | None:
 
 def _read(
     stack: Stack, source: Path, options: dict[str, Any], accounts: list[Account], corrections: list[str], notes: list[str]
-) -> volumes.Volume:
+) -> checks.Volume:
     grid = check(stack, str(source), options)
     ordered = grid.frames if grid else stack.frames
     pixels.check_memory(ordered, str(source))
@@ -101,9 +101,9 @@ def _read(
         notes.append("dcm2niix gives no equal volume; GDCM reads equal voxels")
     if opinion.warnings:
         notes.append(f"dcm2niix gave {opinion.warnings} warning(s); run it on the files to read them")
-    return volumes.Volume(
+    return checks.Volume(
         array,
-        volumes.check_affine(source, affine),
+        checks.check_affine(source, affine),
         "dicom",
         tuple(notes),
         frame_of_reference=str(ordered[0].constant["FrameOfReferenceUID"] or ""),
