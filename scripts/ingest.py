@@ -40,6 +40,8 @@ def main(args: argparse.Namespace) -> None:
     artefacts: dict[str, str] = {}
     rejection = ""
     try:
+        if args.fault:
+            raise RejectedCase(args.fault)
         case = stage.ingest(images, args.label, settings["labels"], args.stacked)
     except RejectedCase as error:
         rejection = one_line(str(error))
@@ -93,6 +95,7 @@ if __name__ == "__main__":
     parser.add_argument("--image", type=channel, action="append", required=True, metavar="CHANNEL=PATH", help="file or DICOM folder, one per channel")
     parser.add_argument("--label", required=True, metavar="PATH", help="file, or DICOM SEG")
     parser.add_argument("--stacked", action="store_true", help="the channels are the volumes of one 4D file")
+    parser.add_argument("--fault", default="", metavar="REASON", help="reject the case for a reason that the data set's layout shows")
     parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: labels and channels of the configuration")
     parser.add_argument("--out", type=Path, required=True, help="folder for the volumes and case.json, rewritten")
     parser.add_argument(
