@@ -50,6 +50,8 @@ def main(args: argparse.Namespace) -> None:
     artefacts: dict[str, str] = {}
     rejection = ""
     try:
+        if args.fault:
+            raise RejectedCase(args.fault)
         case = stage.ingest(images, args.label, settings["labels"], args.stacked)
     except RejectedCase as error:
         rejection = clean(str(error))
@@ -110,6 +112,7 @@ if __name__ == "__main__":
     parser.add_argument("--label", required=True, metavar="PATH", help="file, or DICOM SEG")
     parser.add_argument("--key", required=True, metavar="FILE", help="key of the pseudonyms, or 'public' for the demo cohort's")
     parser.add_argument("--stacked", action="store_true", help="the channels are the volumes of one 4D file")
+    parser.add_argument("--fault", default="", metavar="REASON", help="reject the case for a reason that the data set's layout shows")
     parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: labels and channels of the configuration")
     parser.add_argument("--out", type=Path, required=True, help="folder for the volumes and case.json, rewritten")
     parser.add_argument(

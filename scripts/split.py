@@ -48,6 +48,6 @@ def main(args: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ingested", type=Path, required=True, help="folder with a subfolder per ingested case")
-    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: dataset, channels, split and on_rejected of the configuration")
+    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: dataset, channels, labels, ignore_value, split and on_rejected")
     parser.add_argument("--out", type=Path, required=True, help="split.json")
     raise SystemExit(run_command(main, parser))

@@ -149,7 +149,7 @@ MSD_MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"training": []}, "found no case"),
     ({"training": [{"image": "../a.nii.gz", "label": "l.nii.gz"}]}, "training[0]: path '../a.nii.gz' leads out of the folder"),
     ({"training": [{"image": "a.nii.gz", "label": "/l.nii.gz"}]}, "training[0]: path '/l.nii.gz' leads out of the folder"),
-    ({"training": [{"image": "a b.nii.gz", "label": "l.nii.gz"}]}, "training[0]: file name 'a b' has other characters"),
+    ({"training": [{"image": "a b.nii.gz", "label": "l.nii.gz"}]}, "training[0]: name 'a b' has other characters"),
     ({"training": [{"image": f"{d}/a.nii.gz", "label": "l.nii.gz"} for d in "xy"]}, "training[1]: case 'a' stands in"),
 ]
 
@@ -165,5 +165,5 @@ def test_no_decathlon_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="missing; expected a Medical Segmentation Decathlon folder"):
         cases.read_cases(settings(tmp_path, "msd"))
     (tmp_path / "dataset.json").write_text("[1]")
-    with pytest.raises(UserError, match="expected the decathlon's format"):
+    with pytest.raises(UserError, match="found list, expected a JSON object"):
         cases.read_cases(settings(tmp_path, "msd"))

@@ -17,8 +17,8 @@ from nibabel.affines import apply_affine
 from scipy import ndimage
 
 from teravox import demo, geometry, hashing, phantom
-from teravox.cases import read_table
 from teravox.errors import UserError
+from teravox.layouts.table import read_table
 
 ROOT = Path(__file__).resolve().parents[1]
 SEED, SCALE = 2020, 2.0

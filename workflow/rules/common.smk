@@ -40,7 +40,7 @@ try:
     CASES = {case.case: case for case in case_table.read_cases(CONFIG)}
     if CONFIG["on_rejected"] == "stop":
         for problem in case_table.missing_sources(list(CASES.values()), DEMO):
-            raise UserError(f"{problem}; mend the path, or set on_rejected: exclude")
+            raise UserError(f"{problem}; mend it, or set on_rejected: exclude")
 except UserError as error:
     sys.exit(f"error: {error}")
 
@@ -143,6 +143,7 @@ def case_arguments(wildcards):
     case = CASES[wildcards.case]
     images = [f"--image={name}={path}" for name, path in case.images.items()]
     stacked = ["--stacked"] if case.stacked else []
+    fault = [f"--fault={case.fault}"] if case.fault else []
     return shlex.join(
         [
             f"--case={case.case}",
@@ -151,6 +152,7 @@ def case_arguments(wildcards):
             f"--label={case.label}",
             *images,
             *stacked,
+            *fault,
         ]
     )
 
