@@ -5,11 +5,14 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from teravox import geometry, hashing, manifest, pseudonyms, statistics, store
+from teravox import config as configuration
+from teravox import contained, geometry, hashing, manifest, pseudonyms, statistics, store
 from teravox import ingest as stage
+from teravox.dicom import witness
 from teravox.errors import RejectedCase, UserError, parse_settings, run_command
 from teravox.records import Recorder
 
@@ -32,14 +35,50 @@ def verdict(corrections: list[str]) -> str:
 
 def main(args: argparse.Namespace) -> None:
     recorder = Recorder("ingest", __file__)
-    settings, key = args.settings, pseudonyms.key_of(args.key)
+    settings, key = configuration.filled(args.settings, "ingest"), pseudonyms.key_of(args.key)
     images = dict(args.image)
     sources = {**images, "label": args.label}
     taken, stats = manifest.take(sources, key)
 
+    places = manifest.places(sources)
+
     def clean(text: str) -> str:
-        """One line without the patient's identifier, which paths often hold."""
+        """One line without the names of files inside folders, and without the patient's identifier, which paths often hold."""
+        for path, place in places.items():
+            text = text.replace(path, place)
         return pseudonyms.hide(one_line(text), args.patient, key)
+
+    def described_source(read: stage.Read) -> dict[str, Any]:
+        """A role's verdict, and for a DICOM series which instance each slice is of and who else reads it so."""
+        found: dict[str, Any] = {
+            "format": read.format,
+            "verdict": verdict(read.corrections),
+            "corrections": [clean(line) for line in read.corrections],
+            "notes": [clean(line) for line in read.notes],
+        }
+        if read.instances:
+            shown = (lambda uid: uid) if settings["ingest"]["keep_uids"] else (lambda uid: pseudonyms.uid_hash(uid, key))
+            found["slices"] = {"axis": "xyz"[read.slice_axis or 0], "instances": [[shown(uid), frame + 1] for uid, frame in read.instances]}
+            found["checked_by"] = read.checked_by
+            found["dcm2niix"] = {"version": witness.version(), "arguments": list(witness.ARGUMENTS)}
+        return found
+
+    def accounted(role: str, read: stage.Read) -> list[dict[str, str]]:
+        """What became of every file of a source; a volume's own files are used."""
+        members = [path for path, _ in manifest.members(Path(sources[role]))]
+        accounts = {account.path: account for account in read.accounts}
+        found = []
+        for number, path in enumerate(members, start=1):
+            account = accounts.get(path)
+            found.append(
+                {
+                    "role": role,
+                    "file": f"{number} of {len(members)}",
+                    "status": account.status if account else "used",
+                    "reason": clean(account.reason) if account else "",
+                }
+            )
+        return found
 
     document = {"case": args.case, "patient": args.patient, "key": pseudonyms.key_id(key), "set": args.set, "sources": taken}
     for source in sources.values():
@@ -52,49 +91,40 @@ def main(args: argparse.Namespace) -> None:
     try:
         if args.fault:
             raise RejectedCase(args.fault)
-        case = stage.ingest(images, args.label, settings["labels"], args.stacked)
+        case = stage.ingest(images, args.label, settings, args.stacked, contained.call)
     except RejectedCase as error:
         rejection = clean(str(error))
         document |= {"verdict": "rejected", "reason": rejection}
     else:
-        notes, corrections = ({role: [clean(line) for line in lines] for role, lines in found.items()} for found in (case.notes, case.corrections))
         described = {}
         for name, array in case.images.items():
             artefacts[f"{name}.nii.gz"] = store.write(args.out / f"{name}.nii.gz", array, case.affine)
             described[name] = {
                 **statistics.describe(array),
-                "format": case.formats[name],
-                "verdict": verdict(corrections[name]),
-                "corrections": corrections[name],
-                "notes": notes[name],
+                **described_source(case.read[name]),
                 "voxels": hashing.array_digest(np.asarray(array, np.float32)),
             }
         artefacts["label.nii.gz"] = store.write(args.out / "label.nii.gz", case.label, case.affine)
         document |= {
-            "verdict": verdict([line for lines in corrections.values() for line in lines]),
+            "verdict": verdict([line for read in case.read.values() for line in read.corrections]),
             "reason": None,
             "grid": {"shape": list(case.label.shape), "affine": case.affine.tolist()},
             "spacing_mm": geometry.spacing_of(case.affine).tolist(),
             "orientation": case.orientation.tolist(),
             "channels": described,
-            "label": {
-                "format": case.formats["label"],
-                "verdict": verdict(corrections["label"]),
-                "corrections": corrections["label"],
-                "notes": notes["label"],
-                "voxels": statistics.label_voxels(case.label, settings["labels"]),
-            },
+            "label": {**described_source(case.read["label"]), "voxels": statistics.label_voxels(case.label, settings["labels"])},
+            "files": [entry for role in sources for entry in accounted(role, case.read[role])],
         }
-        for word, found in (("corrected", corrections), ("note", notes)):
-            for role, lines in found.items():
+        for role, read in case.read.items():
+            for word, lines in (("corrected", read.corrections), ("note", read.notes)):
                 for line in lines:
-                    print(f"{word}: {clean(sources[role])}: {line}")
+                    print(f"{word}: {clean(sources[role])}: {clean(line)}")
     recorder.write(
         args.out / "case.json",
         document,
         artefacts=artefacts,
         inputs={f"source/{args.case}/{role}": manifest.digest(taken[role]) for role in taken},
-        settings=settings,
+        settings=args.settings,
         run={"command": [clean(part) for part in (Path(__file__).name, *sys.argv[1:])], "request": args.request, "sources": stats},
     )
     if rejection:

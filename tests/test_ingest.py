@@ -18,7 +18,7 @@ import SimpleITK as sitk
 import builders
 import ingest as command
 from builders import AFFINE, EXPECTED, STORED, s6, set_all, set_one, write, write_nifti
-from teravox import geometry, sharding, shards, statistics, store, volumes
+from teravox import config, geometry, sharding, shards, statistics, store, volumes
 from teravox import ingest as stage
 from teravox.errors import RejectedCase, UserError
 
@@ -210,7 +210,7 @@ def test_unreadable_file_is_refused(tmp_path: Path, label: Path, monkeypatch: py
 
     monkeypatch.setattr(volumes, "read_volume_file", deny)
     with pytest.raises(RejectedCase, match=r"label.nii.gz: not readable \(Permission denied\)"):
-        stage.read_source(label)
+        stage.read_source(label, config.defaults("channels[].match"), config.defaults("ingest"))
 
 
 def test_names_that_no_text_holds(tmp_path: Path, image: Path, label: Path) -> None:
@@ -320,7 +320,7 @@ def test_nothing_of_the_patient_from_files(tmp_path: Path) -> None:
         set_one(2, ConvolutionKernel=NAME),
         set_one(2, PixelSpacing=None),
         set_one(2, FrameOfReferenceUID=f"1.2.{BIRTH}"),
-        set_one(2, RescaleSlope=3),
+        set_one(2, RescaleSlope=0),
     ],
 )
 def test_nothing_of_the_patient_in_a_refusal(tmp_path: Path, label: Path, change: builders.Change, capfd: pytest.CaptureFixture[str]) -> None:

@@ -104,6 +104,23 @@ def _with_defaults(value: Any, part: dict[str, Any]) -> Any:
     return value
 
 
+def defaults(key: str) -> dict[str, Any]:
+    """The schema's defaults of a block, such as `ingest` or `channels[].match`."""
+    part = schema("config")
+    for name in key.split("."):
+        part = part["properties"][name.removesuffix("[]")]
+        part = part["items"] if name.endswith("[]") else part
+    return _with_defaults({}, part)
+
+
+def filled(settings: dict[str, Any], stage: str) -> dict[str, Any]:
+    """A stage's settings with the schema's defaults where they leave a key out, for a command that is started by hand."""
+    parts = schema("config")["properties"]
+    heads = {key.partition(".")[0] for key in STAGE_SETTINGS[stage]}
+    given = {head: settings[head] if head in settings else copy.deepcopy(parts[head].get("default")) for head in heads}
+    return {head: _with_defaults(value, parts[head]) for head, value in given.items()}
+
+
 def complete(raw: dict[str, Any], source: str = "configuration") -> dict[str, Any]:
     """Validate a configuration and fill in the schema's defaults. Raises UserError with one line."""
     validate(raw, "config", source)

@@ -35,14 +35,18 @@ def call(function: Callable[..., Any], *args: Any, about: str, megabytes: float)
         finally:
             _end(child)
         if status is None:
-            raise RejectedCase(f"{about}: not read within {SECONDS + SECONDS_PER_MB * megabytes:.0f} s, expected less; damaged, or made to hang readers")
+            raise RejectedCase(
+                f"{about}: not read within {SECONDS + SECONDS_PER_MB * megabytes:.0f} s, expected less; damaged, or made to hang readers"
+            )
         if os.WIFSIGNALED(status):
             raise RejectedCase(f"{about}: its reader ended by signal {os.WTERMSIG(status)}, expected a volume; damaged, or made to crash readers")
         try:
             with result.open("rb") as stream:
                 kind, value = pickle.load(stream)
         except (OSError, EOFError, pickle.UnpicklingError) as error:
-            raise RejectedCase(f"{about}: its reader left no result ({type(error).__name__}), expected a volume; is the scratch folder full?") from None
+            raise RejectedCase(
+                f"{about}: its reader left no result ({type(error).__name__}), expected a volume; is the scratch folder full?"
+            ) from None
     if kind == "rejected":
         raise RejectedCase(value)
     if kind == "memory":

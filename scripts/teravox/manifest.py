@@ -9,7 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from teravox import companions, files, hashing, pseudonyms, records
+from teravox import companions, file_lists, files, hashing, pseudonyms, records
+from teravox.errors import RejectedCase
 
 Member = dict[str, Any]
 VOXELS = "voxels"  # the name of a header's second file, whatever it is called
@@ -19,13 +20,33 @@ UNREADABLE = "unreadable"  # no hash: such a file is tried again every time, sin
 def members(path: Path) -> list[tuple[Path, str]]:
     """Every file of a source with its name relative to it: a folder is walked, a file is its first member ("").
 
-    A volume in two files has both, whichever of them is named: the header ("") and the file of its voxels (VOXELS). Links to folders are not followed; links to nothing, pipes and devices are no members. A source that does not exist has none.
+    A volume in two files has both, whichever of them is named: the header ("") and the file of its voxels (VOXELS). A list of files has
+    those it names, a damaged list is its own only member. Links to folders are not followed; links to nothing, pipes and devices are no
+    members. A source that does not exist has none.
     """
+    if file_lists.is_list(path):
+        try:
+            return sorted(((member, member.name) for member in file_lists.listed_files(path)), key=lambda member: str(member[0]))
+        except RejectedCase:
+            pass
     if path.is_file():
         header, voxels = companions.files_of(path)
         return [(header, ""), *([(voxels, VOXELS)] if voxels else [])]
     inside = [Path(folder) / name for folder, _, names in os.walk(path) for name in names]
     return sorted(((member, str(member.relative_to(path))) for member in inside if member.is_file()), key=lambda member: member[1])
+
+
+def places(sources: dict[str, str]) -> dict[str, str]:
+    """For every file inside a folder or list what to call it instead: names there come from outside, and may be a person's.
+
+    The source's own path stays, since the user wrote it; a file is named by its number in name order. Longer paths come first.
+    """
+    found: dict[str, str] = {}
+    for source in sources.values():
+        inside = members(Path(source))
+        if len(inside) != 1 or inside[0][1]:
+            found |= {str(path): f"{source}: file {number} of {len(inside)}" for number, (path, name) in enumerate(inside, start=1) if name != VOXELS}
+    return dict(sorted(found.items(), key=lambda item: -len(item[0])))
 
 
 def _stat(path: Path) -> list[int]:

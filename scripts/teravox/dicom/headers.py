@@ -5,7 +5,6 @@ import dataclasses
 import gzip
 import io
 import math
-import os
 import struct
 import warnings
 import zlib
@@ -15,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pydicom
-from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, RLELossless
+from pydicom.uid import UID, DeflatedExplicitVRLittleEndian
 
 from teravox.errors import RejectedCase
 
@@ -296,7 +295,9 @@ def _header(path: Path, data: pydicom.Dataset, packed: bool, pixels: str, offset
     sop_class = str(data.file_meta.get("MediaStorageSOPClassUID") or data.get("SOPClassUID") or "")
     syntax = str(data.file_meta.get("TransferSyntaxUID") or "")
     name = UID(sop_class).name if sop_class else ""
-    kind = SEGMENTATIONS.get(sop_class) or ("image" if pixels else name if UID(sop_class).name != sop_class else "object of a private or unknown class")
+    kind = SEGMENTATIONS.get(sop_class) or (
+        "image" if pixels else name if UID(sop_class).name != sop_class else "object of a private or unknown class"
+    )
     if not pixels and ("Rows" in data or "Image Storage" in name or not sop_class):
         raise RejectedCase(f"{path}: image without PixelData (truncated file?); get it again, or move it out of the series' folder")
     once = {keyword: _plain(data.get(keyword)) for keyword in ONCE}
@@ -349,7 +350,9 @@ def _check_image(path: Path, data: pydicom.Dataset, header: Header) -> None:
     known = {1: ("MONOCHROME1", "MONOCHROME2"), 3: ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT", "YBR_PARTIAL_420")}.get(samples, ())
     if photometric not in known:
         found = photometric if photometric.replace("_", "").isalnum() and len(photometric) <= 16 else "another text"
-        raise RejectedCase(f"{path}: photometric interpretation {found} with {samples} samples per pixel, expected {' or '.join(known) or '1 or 3 samples'}")
+        raise RejectedCase(
+            f"{path}: photometric interpretation {found} with {samples} samples per pixel, expected {' or '.join(known) or '1 or 3 samples'}"
+        )
     if samples == 1 and int(data.get("HighBit", data.BitsStored - 1)) != data.BitsStored - 1:
         raise RejectedCase(f"{path}: HighBit is {data.HighBit}, expected {data.BitsStored - 1} (BitsStored - 1)")
     if bits not in {8, 16, 32} or not 1 <= int(data.BitsStored) <= bits:

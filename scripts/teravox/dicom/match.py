@@ -9,7 +9,7 @@ from teravox.errors import RejectedCase
 PATTERNS = ("description", "sequence", "image_type")
 TEXT_LENGTH = 1024  # of an attribute that a regular expression looks at
 MODALITIES = {"CT", "MR", "PT", "NM", "US", "CR", "DX", "MG", "XA", "RF", "OT", "SC"}  # shown in messages; another text may be anything
-NO_RULES: dict[str, Any] = {"prefer": "only"}
+NO_RULES: dict[str, Any] = {"prefer": "only"}  # of a label, which no rule chooses
 
 
 def rules_given(rules: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def choose(candidates: list[Stack], rules: dict[str, Any], source: str) -> Stack
         raise RejectedCase(f"{source}: found {len(fitting)} single slices, none with a neighbour in another place; expected slices of one volume")
     if prefer == "only":
         hint = f"fit the rules ({asked})" if asked else "and the channel has no rules (channels[].match)"
-        raise RejectedCase(f"{source}: found {listed(fitting)} {hint}, expected one volume; {_what_differs(fitting)}")
+        raise RejectedCase(f"{source}: found {listed(fitting)} {hint}, expected one volume; {_what_differs(fitting)}{_odd_one(fitting)}")
     if prefer == "most_slices":
         most = max(stack.attributes["slices"] for stack in fitting)
         fitting = [stack for stack in fitting if stack.attributes["slices"] == most]
@@ -75,6 +75,12 @@ def listed(stacks: list[Stack]) -> str:
     """How many volumes of how many series, for a message."""
     series = len({stack.frames[0].header.series for stack in stacks})
     return f"{len(stacks)} volume(s) of {series} series"
+
+
+def _odd_one(stacks: list[Stack]) -> str:
+    """The frame that stands alone beside one volume of its series, if there is one."""
+    alone = [stack for stack in stacks if len(stack.frames) == 1]
+    return f"; {alone[0].frames[0].place} stands alone" if len(stacks) == 2 and len(alone) == 1 else ""
 
 
 def _what_differs(stacks: list[Stack]) -> str:

@@ -125,7 +125,8 @@ def values(frames: Sequence[Frame], pixels: np.ndarray, source: str, options: di
     `ingest`. MONOCHROME1 is inverted within BitsStored before rescaling, as GDCM does. Raises RejectedCase.
     """
     constant = frames[0].constant
-    corrections, notes = [], []
+    corrections: list[str] = []
+    notes: list[str] = []
     padding = _padding(pixels, constant)
     plain = _rescaled(frames, pixels)
     result = plain
@@ -135,7 +136,7 @@ def values(frames: Sequence[Frame], pixels: np.ndarray, source: str, options: di
         notes.append("each slice has its own rescaling")
     if padding is not None:
         result = _without_padding(result, padding, options["padding"], corrections, notes)
-    return Voxels(*(array.transpose(2, 1, 0) for array in (plain, result)), corrections, notes)
+    return Voxels(plain.transpose(2, 1, 0), result.transpose(2, 1, 0), corrections, notes)
 
 
 def _rescaled(frames: Sequence[Frame], pixels: np.ndarray) -> np.ndarray:
@@ -147,7 +148,7 @@ def _rescaled(frames: Sequence[Frame], pixels: np.ndarray) -> np.ndarray:
             return pixels
         if slope == 1 and intercept == int(intercept) and abs(intercept) < 2**30 and pixels.dtype.itemsize <= 2:
             low, high = int(pixels.min()) + int(intercept), int(pixels.max()) + int(intercept)
-            if -(2**15) <= low and high < 2**15:  # two's complement wraps on the way, and comes out right
+            if low >= -(2**15) and high < 2**15:  # two's complement wraps on the way, and comes out right
                 return (pixels.astype(np.uint16) + np.uint16(intercept % 2**16)).view(np.int16)
             return pixels.astype(np.int32) + np.int32(intercept)
     result = np.empty(pixels.shape, np.float32)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pydicom
 
-from teravox import checks, geometry
+from teravox import checks, file_lists, geometry
 from teravox.dicom import match, pixels, sources, stacks, witness
 from teravox.dicom.headers import Frame, Header
 from teravox.dicom.sources import Account
@@ -29,7 +29,7 @@ def read_series(source: Path, rules: dict[str, Any], options: dict[str, Any]) ->
     Every header is checked, the grid is the one that the headers give, and dcm2niix's or GDCM's voxels must be ours. Raises RejectedCase
     with one line: no volume or several that fit, an irregular one, damaged pixels.
     """
-    paths = sources.listed_files(source) if sources.is_list(source) else sources.walk(source)
+    paths = file_lists.listed_files(source) if file_lists.is_list(source) else sources.walk(source)
     images, skipped = sources.read_headers(paths, source)
     images, copies = sources.without_copies(images)
     frames, scouts = sources.without_scouts(images)
@@ -40,7 +40,10 @@ def read_series(source: Path, rules: dict[str, Any], options: dict[str, Any]) ->
     others = [Account(header.path, "skipped", "of another volume") for header in images if header.path not in used | known]
     accounts = sorted([*skipped, *copies, *scouts, *others, *(Account(path, "used") for path in used)], key=lambda account: account.path)
     corrections = [f"left out {len(copies)} identical copies of files"] if copies else []
-    reasons = Counter(account.reason for account in accounts if account.status == "skipped" and account not in copies)
+    own = {header.path for header in images if header.series == stack.frames[0].header.series}
+    from_within = [account for account in scouts if account.path in own]
+    corrections += [f"left out {len(from_within)} file(s) of the series itself: {from_within[0].reason}"] if from_within else []
+    reasons = Counter(account.reason for account in accounts if account.status == "skipped" and account not in [*copies, *from_within])
     notes = [f"left out {count} file(s): {reason}" for reason, count in sorted(reasons.items())]
     if len(candidates) > 1:
         notes.append(f"1 of {match.listed(candidates)}, by the channel's rules")
@@ -54,7 +57,9 @@ def candidates_of(frames: list[Frame]) -> list[Stack]:
         by_series.setdefault(frame.header.series, []).append(frame)
     found = []
     for members in by_series.values():
-        tiled = sorted((frame for frame in members if frame.header.mosaic), key=lambda frame: (str(frame.volume["AcquisitionTime"]), frame.header.path))
+        tiled = sorted(
+            (frame for frame in members if frame.header.mosaic), key=lambda frame: (str(frame.volume["AcquisitionTime"]), frame.header.path)
+        )
         plain = [frame for frame in members if not frame.header.mosaic]
         found += [stack for frame in tiled for stack in stacks.stacks([frame])]
         found += stacks.stacks(plain) if plain else []
@@ -72,9 +77,7 @@ def check(stack: Stack, source: str, options: dict[str, Any]) -> Grid | None:
     return stacks.regular(stack.frames, source, options["tilt"])
 
 
-def _read(
-    stack: Stack, source: Path, options: dict[str, Any], accounts: list[Account], corrections: list[str], notes: list[str]
-) -> checks.Volume:
+def _read(stack: Stack, source: Path, options: dict[str, Any], accounts: list[Account], corrections: list[str], notes: list[str]) -> checks.Volume:
     grid = check(stack, str(source), options)
     ordered = grid.frames if grid else stack.frames
     pixels.check_memory(ordered, str(source))

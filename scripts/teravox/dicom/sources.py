@@ -2,7 +2,6 @@
 
 import dataclasses
 import gzip
-import json
 import shutil
 import warnings
 import zlib
@@ -15,9 +14,8 @@ from teravox import hashing, numa
 from teravox.dicom.headers import SECONDARY_CAPTURE, Frame, Header, is_dicom_file, open_dicom, read_header
 from teravox.errors import RejectedCase
 
-LIST_SUFFIX = ".series.json"  # a source that names its files, made by the survey of a tree
 DICOM_SUFFIXES = {".dcm", ".ima", ".dicom", ".dic", ".img"}  # names that promise an image, whatever the file holds
-DOCUMENTS = {"readme", "license", "licence", "changes", "copying", "notes", "thumbs.db", "desktop.ini", "autorun.inf", "index.htm"}
+DOCUMENTS = {"dicomdir", "readme", "license", "licence", "changes", "copying", "notes", "thumbs.db", "desktop.ini", "autorun.inf", "index.htm"}
 MAGIC = {b"%PDF": "PDF", b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG", b"GIF8": "GIF", b"PK\x03\x04": "ZIP archive", b"Rar!": "RAR archive"}
 VOLUMES = (".nii", ".nii.gz", ".nrrd", ".mha", ".mhd", ".json", ".json.gz")  # beside a series, as converters leave them
 TEXT_BYTES = 4096  # of a file's beginning, looked at to tell a text
@@ -32,37 +30,14 @@ class Account:
     reason: str = ""
 
 
-def is_list(path: Path) -> bool:
-    return path.name.endswith(LIST_SUFFIX)
-
-
-def listed_files(path: Path) -> list[Path]:
-    """The files that a list names: {"root": folder, "files": [names below it]}, or why there are none: {"rejected": reason}.
-
-    Raises RejectedCase.
-    """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if document.get("rejected"):
-            raise RejectedCase(str(document["rejected"]))
-        root, names = Path(document["root"]), [str(name) for name in document["files"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RejectedCase(f"{path}: not readable as a list of files ({type(error).__name__}); make the survey again") from None
-    for name in names:
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise RejectedCase(f"{path}: names a file outside its root, expected names below it; make the survey again")
-    missing = sum(not (root / name).is_file() for name in names)
-    if missing:
-        raise RejectedCase(f"{path}: {missing} of its {len(names)} files are missing; bring them back, or make the survey again")
-    return [root / name for name in names]
-
-
 def walk(folder: Path) -> list[Path]:
-    """Every file of a folder and its subfolders. Raises RejectedCase.
+    """Every file of a folder and its subfolders; a file is its only one. Raises RejectedCase.
 
     A symbolic link to nowhere may stand for a lost slice, one to a folder is not walked, and one that leads out of the folder may lead
     anywhere: all three are refused.
     """
+    if folder.is_file():
+        return [folder]
     found = []
     root = folder.resolve()
     for path in sorted(folder.rglob("*")):
@@ -163,7 +138,7 @@ def plain_files(headers: list[Header], scratch: Path) -> dict[Path, Header]:
         copy = scratch / f"plain{number}.dcm"
         limit = numa.granted_bytes() // 2
         try:
-            with open_dicom(header.path, limit) as (stream, packed), copy.open("wb") as target:
+            with open_dicom(header.path, limit) as (stream, _), copy.open("wb") as target:
                 shutil.copyfileobj(stream, target, 1 << 20)
         except (OSError, EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise RejectedCase(f"{header.path}: damaged gzip file ({type(error).__name__}); get the file again from its source") from None

@@ -1,8 +1,10 @@
 """The volumes of a series: its frames parted by what differs between volumes, and each part checked to be one regular stack."""
 
 import dataclasses
+import itertools
+import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -65,7 +67,8 @@ def _alike(first: Frame, other: Frame) -> bool:
     if any(first.constant[name] != other.constant[name] for name in fixed) or first.volume["b_value"] != other.volume["b_value"]:
         return False
     return bool(
-        np.allclose(first.orientation, other.orientation, rtol=0, atol=ORIENTATION_ATOL) and np.allclose(first.spacing, other.spacing, rtol=SPACING_RTOL)
+        np.allclose(first.orientation, other.orientation, rtol=0, atol=ORIENTATION_ATOL)
+        and np.allclose(first.spacing, other.spacing, rtol=SPACING_RTOL)
     )
 
 
@@ -88,23 +91,23 @@ def _by_attributes(frames: list[Frame]) -> list[list[Frame]]:
     if max(Counter(places).values()) == 1:
         return [frames]
     for name in VOLUME:
-        parts = _grouped(frames, lambda frame, name=name: frame.volume[name])
+        parts = _grouped(frames, name)
         if len(parts) == 1:
             continue
         held = [Counter(places[index] for index in part) for part in parts]
         if all(set(one) == set(held[0]) for one in held) or all(max(one.values()) == 1 for one in held):
             return [finer for part in parts for finer in _by_attributes([frames[index] for index in part])]
     for name in TIMES:
-        if parts := _by_time(frames, places, name):
-            return parts
+        if volumes := _by_time(frames, places, name):
+            return volumes
     return [frames]
 
 
-def _grouped(frames: list[Frame], key: Callable[[Frame], Any]) -> list[list[int]]:
-    """Indices of frames by a value, parts in rising order of numbers, else in the order of the files."""
+def _grouped(frames: list[Frame], name: str) -> list[list[int]]:
+    """Indices of frames by the value of an attribute of VOLUME, parts in rising order of numbers, else in the order of the files."""
     parts: dict[Any, list[int]] = defaultdict(list)
     for index, frame in enumerate(frames):
-        parts[key(frame)].append(index)
+        parts[frame.volume[name]].append(index)
     values = list(parts)
     if all(isinstance(value, int | float) for value in values):
         values.sort()
@@ -115,7 +118,7 @@ def _by_time(frames: list[Frame], places: list[int], name: str) -> list[list[Fra
     """The n-th frame in time of every position to the n-th volume, when no volume begins before the one before it ended; else nothing."""
     times = [_seconds(frame.volume[name]) for frame in frames]
     count = Counter(places)
-    if None in times or len(set(count.values())) != 1:
+    if any(math.isnan(time) for time in times) or len(set(count.values())) != 1:
         return []
     parts: list[list[int]] = [[] for _ in range(max(count.values()))]
     seen: Counter[int] = Counter()
@@ -123,18 +126,18 @@ def _by_time(frames: list[Frame], places: list[int], name: str) -> list[list[Fra
         parts[seen[places[index]]].append(index)
         seen[places[index]] += 1
     spans = [[times[index] for index in part] for part in parts]
-    if any(max(before) >= min(after) for before, after in zip(spans, spans[1:], strict=False)):  # type: ignore[type-var]
+    if any(max(before) >= min(after) for before, after in itertools.pairwise(spans)):
         return []
     return [[frames[index] for index in sorted(part)] for part in parts]
 
 
-def _seconds(value: Any) -> float | None:
-    """A DICOM DT or TM, or a number, as something that orders times of one day or of one notation (PS3.5 section 6.2)."""
+def _seconds(value: Any) -> float:
+    """A DICOM DT or TM, or a number, as something that orders times of one day or of one notation (PS3.5 section 6.2); else NaN."""
     text = str(value if value is not None else "").partition("+")[0].partition("-")[0]
     try:
         return float(text)
     except ValueError:
-        return None
+        return math.nan
 
 
 def regular(frames: list[Frame], source: str, tilt: str = "reject") -> Grid:
@@ -265,7 +268,7 @@ def _attributes(frames: list[Frame], echoes: list[float], component: str | None)
         "b_value": first.volume["b_value"],
         "component": component,
         "pixels": f"{first.constant['Columns']} x {first.constant['Rows']}",
-        "spacing": ", ".join(f"{value:g}" for value in first.spacing),
+        "spacing": " x ".join(f"{value:g}" for value in first.spacing),
         "slices": len(frames),
         "when": texts(once["SeriesDate"] or once["StudyDate"]) + texts(once["SeriesTime"] or once["StudyTime"]),
         "number": once["SeriesNumber"] if isinstance(once["SeriesNumber"], int) else 0,
