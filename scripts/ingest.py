@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> None:
     artefacts: dict[str, str] = {}
     rejection = ""
     try:
-        case = stage.ingest(images, args.label, settings["labels"], args.stacked)
+        case = stage.ingest(images, args.label, settings["labels"], args.stacked, settings["ingest"])
     except RejectedCase as error:
         rejection = one_line(str(error))
         document |= {"verdict": "rejected", "reason": rejection}
@@ -91,7 +91,7 @@ if __name__ == "__main__":
     parser.add_argument("--patient", required=True, help="identifier of the patient")
     parser.add_argument("--set", choices=["train", "test"], default="train", help="which set the case belongs to")
     parser.add_argument("--image", type=channel, action="append", required=True, metavar="CHANNEL=PATH", help="file or DICOM folder, one per channel")
-    parser.add_argument("--label", required=True, metavar="PATH", help="file, or DICOM SEG")
+    parser.add_argument("--label", required=True, metavar="PATH", help="file, DICOM SEG or RTSTRUCT")
     parser.add_argument("--stacked", action="store_true", help="the channels are the volumes of one 4D file")
     parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: labels and channels of the configuration")
     parser.add_argument("--out", type=Path, required=True, help="folder for the volumes and case.json, rewritten")

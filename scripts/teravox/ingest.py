@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from teravox import dicom, dicom_seg, geometry, volumes
+from teravox import dicom, dicom_seg, geometry, rtstruct, volumes
 from teravox.errors import RejectedCase
 
 
@@ -33,11 +33,11 @@ def read_source(path: Path, volume: int | None = None) -> volumes.Volume:
         raise RejectedCase(f"{path}: not readable ({error.strerror or type(error).__name__}), expected a file this user may read") from None
 
 
-def ingest(images: dict[str, str], label: str, labels: list[dict[str, Any]], stacked: bool = False) -> Ingested:
+def ingest(images: dict[str, str], label: str, labels: list[dict[str, Any]], stacked: bool, options: dict[str, Any]) -> Ingested:
     """Read all channels and the label of a case, and check that they share one grid. Raises RejectedCase with one line.
 
-    images : channel -> path; label : path of a volume, or of a DICOM SEG; labels : name and value of each label;
-    stacked : the channels are the volumes of one 4D file.
+    images : channel -> path; label : path of a volume, or of a DICOM SEG or RTSTRUCT; labels, options : the configuration's
+    `labels` and `ingest`; stacked : the channels are the volumes of one 4D file.
     """
     arrays: dict[str, np.ndarray] = {}
     formats, notes = {}, {}
@@ -59,8 +59,13 @@ def ingest(images: dict[str, str], label: str, labels: list[dict[str, Any]], sta
 
     segmentation = _segmentation_file(Path(label))
     if segmentation is not None:
-        mask = dicom_seg.read_segmentation(segmentation, shape, affine, labels, frame_of_reference)
-        formats["label"], notes["label"] = "dicom-seg", []
+        if rtstruct.is_structure_set(segmentation):
+            found = rtstruct.read_structures(segmentation, shape, affine, labels, frame_of_reference, options, None)
+            formats["label"] = "dicom-rtstruct"
+        else:
+            found = dicom_seg.read_segmentation(segmentation, shape, affine, labels, frame_of_reference, options)
+            formats["label"] = "dicom-seg"
+        mask, notes["label"] = found.label, [*found.corrections, *found.notes]
     else:
         volume = read_source(Path(label))
         mask, grid = geometry.to_canonical(volume.array, volume.affine)
@@ -73,7 +78,7 @@ def ingest(images: dict[str, str], label: str, labels: list[dict[str, Any]], sta
 
 
 def _segmentation_file(path: Path) -> Path | None:
-    """The DICOM SEG that a label's path names: itself, or the only file of a folder; None when it is something else."""
+    """The DICOM SEG or RTSTRUCT that a label's path names: itself, or the only file of a folder; None when it is something else."""
     if path.is_dir():
         inside = [member for member in path.iterdir() if member.is_file() and not member.name.startswith(".")]
         if len(inside) != 1:
