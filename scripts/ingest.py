@@ -139,7 +139,7 @@ if __name__ == "__main__":
     parser.add_argument("--patient", required=True, help="pseudonym of the patient (see docs/privacy.md)")
     parser.add_argument("--set", choices=["train", "test"], default="train", help="which set the case belongs to")
     parser.add_argument("--image", type=channel, action="append", required=True, metavar="CHANNEL=PATH", help="file or DICOM folder, one per channel")
-    parser.add_argument("--label", required=True, metavar="PATH", help="file, or DICOM SEG")
+    parser.add_argument("--label", required=True, metavar="PATH", help="file, DICOM SEG or RTSTRUCT")
     parser.add_argument("--key", required=True, metavar="FILE", help="key of the pseudonyms, or 'public' for the demo cohort's")
     parser.add_argument("--stacked", action="store_true", help="the channels are the volumes of one 4D file")
     parser.add_argument("--fault", default="", metavar="REASON", help="reject the case for a reason that the data set's layout shows")

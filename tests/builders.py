@@ -17,6 +17,7 @@ from pydicom.uid import ExplicitVRLittleEndian, generate_uid
 CT_STORAGE = "1.2.840.10008.5.1.4.1.1.2"
 MR_STORAGE = "1.2.840.10008.5.1.4.1.1.4"
 ENHANCED_CT_STORAGE = "1.2.840.10008.5.1.4.1.1.2.1"
+RTSTRUCT_STORAGE = "1.2.840.10008.5.1.4.1.1.481.3"
 SR_STORAGE = "1.2.840.10008.5.1.4.1.1.88.11"
 ROWS, COLUMNS, SLICES = 8, 10, 6
 ROW_MM, COLUMN_MM, STEP_MM = 0.5, 0.7, 2.0  # between rows, between columns, between slices
@@ -26,6 +27,7 @@ EXPECTED = np.ascontiguousarray(STORED.transpose(2, 1, 0)[::-1, ::-1])  # (x, y,
 AFFINE = np.array(
     [[COLUMN_MM, 0, 0, -(COLUMNS - 1) * COLUMN_MM], [0, ROW_MM, 0, -(ROWS - 1) * ROW_MM], [0, 0, STEP_MM, 0], [0, 0, 0, 1]], dtype=float
 )
+OPTIONS = {"fractional_threshold": 0.5, "overlap": "reject", "between_planes": "reject"}  # of `ingest`, the schema's defaults
 Change = Callable[[list[pydicom.Dataset]], Any]
 
 
@@ -114,6 +116,14 @@ def write(folder: Path, datasets: Sequence[pydicom.Dataset], names: Sequence[str
     return folder
 
 
+def item(**values: Any) -> DicomSequence:
+    """A sequence of one item with these attributes."""
+    part = pydicom.Dataset()
+    for keyword, value in values.items():
+        setattr(part, keyword, value)
+    return DicomSequence([part])
+
+
 def enhanced(stored: np.ndarray = STORED, **shared: Any) -> pydicom.Dataset:
     """The slices of S6 as the frames of one Enhanced CT object; edit `PerFrameFunctionalGroupsSequence` for variants.
 
@@ -125,12 +135,6 @@ def enhanced(stored: np.ndarray = STORED, **shared: Any) -> pydicom.Dataset:
     data.ContentDate, data.ContentTime, data.AcquisitionDateTime = "20200101", "120000", "20200101120000"
     for keyword in ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "SliceThickness", "RescaleSlope", "RescaleIntercept"):
         delattr(data, keyword)
-
-    def item(**values: Any) -> DicomSequence:
-        part = pydicom.Dataset()
-        for keyword, value in values.items():
-            setattr(part, keyword, value)
-        return DicomSequence([part])
 
     common = pydicom.Dataset()
     common.PlaneOrientationSequence = item(ImageOrientationPatient=[1, 0, 0, 0, 1, 0])
@@ -179,6 +183,37 @@ def segmentation(
         "1",
         omit_empty_frames=omit_empty_frames,
     )
+    return data
+
+
+def structure_set(
+    sources: Sequence[pydicom.Dataset], structures: dict[str, list[Any]], kind: str = "CLOSED_PLANAR", references: Sequence[str | None] = ()
+) -> pydicom.Dataset:
+    """An RTSTRUCT over single-frame slices. structures : name -> contours, each a sequence of points (x, y, z), LPS, mm.
+
+    kind : ContourGeometricType of all; references : SOPInstanceUID that each contour, counted over all structures, names.
+    """
+    first = sources[0]
+    data = pydicom.Dataset()
+    data.file_meta = FileMetaDataset()
+    data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    data.file_meta.MediaStorageSOPClassUID = data.SOPClassUID = RTSTRUCT_STORAGE
+    data.file_meta.MediaStorageSOPInstanceUID = data.SOPInstanceUID = generate_uid()
+    data.Modality, data.StudyInstanceUID, data.SeriesInstanceUID = "RTSTRUCT", first.StudyInstanceUID, generate_uid()
+    frame = first.FrameOfReferenceUID
+    data.ReferencedFrameOfReferenceSequence = item(FrameOfReferenceUID=frame)
+    data.StructureSetROISequence, data.ROIContourSequence = DicomSequence(), DicomSequence()
+    named = iter(references)
+    for number, (name, contours) in enumerate(structures.items(), start=1):
+        data.StructureSetROISequence += item(ROINumber=number, ROIName=name, ReferencedFrameOfReferenceUID=frame)
+        sequence = DicomSequence()
+        for points in contours:
+            text = [f"{float(value):.10g}" for point in points for value in point]
+            sequence += item(ContourGeometricType=kind, NumberOfContourPoints=len(points), ContourData=text)
+            uid = next(named, None)
+            if uid is not None:
+                sequence[-1].ContourImageSequence = item(ReferencedSOPClassUID=first.SOPClassUID, ReferencedSOPInstanceUID=uid)
+        data.ROIContourSequence += item(ReferencedROINumber=number, ContourSequence=sequence)
     return data
 
 

@@ -173,8 +173,18 @@ def test_label_as_dicom_seg(tmp_path: Path, image: Path) -> None:  # A20
     refused(tmp_path / "no", {"t1": image}, tmp_path / "seg.dcm", "named otherwise", labels=[{"name": "liver", "value": 1}])
 
 
-def test_rtstruct_is_refused(tmp_path: Path, shared: Path, image: Path) -> None:  # A21
-    refused(tmp_path / "out", {"t1": image}, shared / "data/dicom/rtstruct_two_slices/mock_data/rt.dcm", "not usable as a DICOM SEG")
+def test_label_as_rtstruct(tmp_path: Path, image: Path) -> None:  # A21
+    source = [pydicom.dcmread(path) for path in sorted(image.iterdir())]
+    square = [(0.7 * column, 0.5 * row, 4) for column, row in ((1, 1), (7, 1), (7, 5), (1, 5))]
+    write(tmp_path / "rtstruct", [builders.structure_set(source, {"A": [square], "b": []})])
+    expected = np.zeros((6, 8, 10), np.uint8)
+    expected[2, 1:5, 1:7] = 1
+    document = run(tmp_path / "out", {"t1": image}, tmp_path / "rtstruct")
+    assert document["label"]["format"] == "dicom-rtstruct"
+    assert "1 of 2 structures that fit a label have no closed contour" in document["label"]["notes"]
+    np.testing.assert_array_equal(store.read(tmp_path / "out" / "label.nii.gz")[0], expected.transpose(2, 1, 0)[::-1, ::-1])
+    other = write(tmp_path / "other", s6([set_all(PatientID="y")]))
+    refused(tmp_path / "no", {"t1": other}, tmp_path / "rtstruct", "frame of reference is another")
 
 
 def test_counts_are_those_of_a_naive_count() -> None:
@@ -338,7 +348,7 @@ def test_body_ct_to_a_shard(shared: Path, tmp_path: Path) -> None:
     label = nib.load(folder / "example_seg_dicom.nii.gz")
     values = [int(value) for value in np.unique(np.asanyarray(label.dataobj)) if value]
     labels = [{"name": f"organ{value}", "value": value} for value in values]
-    settings = {"channels": [{"name": "ct"}], "labels": labels, "resample": {"spacing_mm": 3.0}, "shard": {"block_mb": 1}}
+    settings = {"channels": [{"name": "ct"}], "labels": labels, "ingest": builders.OPTIONS, "resample": {"spacing_mm": 3.0}, "shard": {"block_mb": 1}}
     text = f"--settings={json.dumps(settings)}"
     ingested, resampled, written = tmp_path / "ingest" / "c1", tmp_path / "resample" / "c1", tmp_path / "shards"
     done = call(

@@ -4,6 +4,7 @@ import copy
 import difflib
 import math
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,12 @@ def complete(raw: dict[str, Any], source: str = "configuration") -> dict[str, An
 
     names = unique("labels", "name")
     unique("labels", "value")
+    for position, label in enumerate(config["labels"]):
+        try:
+            re.compile(label["segment"])
+        except (re.error, OverflowError, RecursionError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"{source}: 'labels.{position}.segment' is {label['segment']!r}, expected a regular expression ({reason})") from None
     unique("channels", "name")
     unique("regions", "name")
     reserved = {"case", "patient", "label", "set", "image"} & {channel["name"] for channel in config["channels"]}

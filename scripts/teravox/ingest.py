@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from teravox import checks, dicom_seg, file_lists, geometry, manifest, volumes
+from teravox import checks, dicom_seg, file_lists, geometry, manifest, rtstruct, volumes
 from teravox.dicom import match, series, sources
 from teravox.dicom.headers import is_dicom_file
 from teravox.errors import RejectedCase
@@ -74,6 +74,7 @@ def ingest(images: dict[str, str], label: str, settings: dict[str, Any], stacked
     read: dict[str, Read] = {}
     reference: tuple[str, np.ndarray] | None = None
     orientation, frame_of_reference = np.empty(0), ""
+    instances: dict[str, int] | None = None
     for position, (name, source) in enumerate(images.items()):
         volume = run(read_source, Path(source), rules[name], options, position if stacked else None, about=source, megabytes=_megabytes(source))
         volumes.check_intensities(volume.array, source)
@@ -82,6 +83,7 @@ def ingest(images: dict[str, str], label: str, settings: dict[str, Any], stacked
         if reference is None:
             reference, orientation = (source, affine), geometry.canonical_orientation(volume.affine)
             frame_of_reference = volume.frame_of_reference
+            instances = {uid: number for number, (uid, _) in enumerate(read[name].instances)} or None
         else:
             check_grid(source, array.shape, affine, reference[0], next(iter(arrays.values())).shape, reference[1])
         arrays[name] = array
@@ -90,10 +92,7 @@ def ingest(images: dict[str, str], label: str, settings: dict[str, Any], stacked
 
     segmentation = _segmentation_file(Path(label))
     if segmentation is not None:
-        mask = run(
-            dicom_seg.read_segmentation, segmentation, shape, affine, settings["labels"], frame_of_reference, about=label, megabytes=_megabytes(label)
-        )
-        read["label"] = Read("dicom-seg", [], [])
+        read["label"], mask = _segmented(segmentation, label, shape, affine, settings, frame_of_reference, instances, run)
     else:
         volume = run(read_source, Path(label), match.NO_RULES, options, about=label, megabytes=_megabytes(label))
         mask, grid = geometry.to_canonical(volume.array, volume.affine)
@@ -103,6 +102,25 @@ def ingest(images: dict[str, str], label: str, settings: dict[str, Any], stacked
     if not mask.any():
         read["label"].notes.append("no voxel is labelled")
     return Ingested(arrays, mask, affine, orientation, read)
+
+
+def _segmented(
+    path: Path,
+    label: str,
+    shape: tuple[int, int, int],
+    affine: np.ndarray,
+    settings: dict[str, Any],
+    frame_of_reference: str,
+    instances: dict[str, int] | None,
+    run: Callable[..., Any],
+) -> tuple[Read, np.ndarray]:
+    """What a DICOM SEG or RTSTRUCT gives on the image's grid, and the label itself. instances : of the image's slices, see Read."""
+    arguments = (path, shape, affine, settings["labels"], frame_of_reference, settings["ingest"])
+    if rtstruct.is_structure_set(path):
+        found = run(rtstruct.read_structures, *arguments, instances, about=label, megabytes=_megabytes(label))
+        return Read("dicom-rtstruct", list(found.notes), list(found.corrections)), found.label
+    found = run(dicom_seg.read_segmentation, *arguments, about=label, megabytes=_megabytes(label))
+    return Read("dicom-seg", list(found.notes), list(found.corrections)), found.label
 
 
 def _megabytes(source: str) -> float:
@@ -119,7 +137,7 @@ def _about(volume: checks.Volume) -> Read:
 
 
 def _segmentation_file(path: Path) -> Path | None:
-    """The DICOM SEG that a label's path names: itself, or the only file of a folder or list; None when it is something else."""
+    """The DICOM SEG or RTSTRUCT that a label's path names: itself, or the only file of a folder or list; None when it is something else."""
     if file_lists.is_list(path):
         inside = file_lists.listed_files(path)
     elif path.is_dir():
