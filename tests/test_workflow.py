@@ -1,6 +1,7 @@
 """The whole workflow on a tiny cohort, and what makes its stages run again."""
 
 import csv
+import gzip
 import json
 import os
 import re
@@ -17,9 +18,11 @@ import pytest
 import yaml
 
 from checkout import copy_repository
-from teravox import hashing, metrics, model, store
+from teravox import hashing, metrics, model, pseudonyms, sharding, store
+from teravox import split as splitting
 
 CONFIG = "config/tiny.yaml"
+HOSPITAL = "MRN0077120"  # begins each patient's identifier in the case table
 EVALUATION = {"evaluate_case", "evaluate", "report", "ledger"}
 FROM_TRAINING = {"train_fold", "predict_case", *EVALUATION}
 
@@ -72,6 +75,10 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     copy_repository(root)
     made = [sys.executable, "scripts/demo.py", "--out", "data/tiny", "--cases", "6", "--scale", "3"]
     subprocess.run(made, cwd=root, check=True, capture_output=True)
+    table = root / "data" / "tiny" / "cases.tsv"
+    (root / "data" / "tiny" / "case05").rename(root / "data" / "tiny" / f"{HOSPITAL}4_scan")
+    text = re.sub(r"\tp0(\d)\t", rf"\t{HOSPITAL}\1\t", table.read_text())
+    table.write_text(text.replace("tiny/case05", f"tiny/{HOSPITAL}4_scan"))
     workspace = Workspace(root)
     workspace.configure()
     workspace.snakemake("--cores", "2")
@@ -223,6 +230,78 @@ def test_editing_a_file_reruns_what_uses_it(workspace: Workspace, edited: list[t
     path = workspace.root / name
     change(path, path.read_bytes() + b"\n# edited\n", edited)
     assert set(workspace.planned()) == expected
+
+
+def test_no_output_holds_an_identifier(workspace: Workspace) -> None:
+    """Neither a document nor a log nor a volume, although the paths of one case hold its patient's."""
+    table = list(csv.DictReader((workspace.root / "data" / "tiny" / "cases.tsv").open(), delimiter="\t"))
+    assert all(row["patient"].startswith(HOSPITAL) for row in table) and HOSPITAL in table[4]["t1"]
+    for path in workspace.results.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert HOSPITAL.encode() not in (gzip.decompress(content) if path.suffix == ".gz" else content), path
+        assert HOSPITAL not in path.name
+
+    key = pseudonyms.read_key(workspace.root / "private" / "pseudonym.key")
+    expected = {row["case"]: pseudonyms.pseudonym(row["patient"], key) for row in table}
+    split = json.loads((workspace.results / "split.json").read_text())["cases"]
+    assert {case: entry["patient"] for case, entry in split.items()} == expected
+    rows = csv.DictReader((workspace.results / "evaluation" / "metrics.csv").open())
+    assert {(row["case"], row["patient"]) for row in rows} == set(expected.items())
+    command = json.loads((workspace.results / "ingest" / "case05" / "case.run.json").read_text())["command"]
+    assert f"--image=t1=data/tiny/{expected['case05']}_scan/t1" in command
+
+    # Shards and folds are those of the table's own identifiers, whatever the key.
+    identifiers = {row["case"]: row["patient"] for row in table}
+    for name in sharding.shard_names(2):
+        index = json.loads((workspace.results / "shards" / f"{name}.index.json").read_text())
+        assert {record["case"] for record in index["records"]} == set(sharding.cases_in(name, 2, split, identifiers))
+    documents = [json.loads((workspace.results / "ingest" / case / "case.json").read_text()) for case in split]
+    named = splitting.split([{**document, "patient": identifiers[document["case"]]} for document in documents], 2, 2020, 0)
+    assert {case: entry["fold"] for case, entry in named.items()} == {case: entry["fold"] for case, entry in split.items()}
+
+
+def test_another_key_reruns_everything(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:
+    change(workspace.root / "private" / "pseudonym.key", b"ab" * 32, edited)
+    planned = workspace.planned()
+    assert (
+        planned["ingest_case"] == 6 and planned["write_shard"] == 2 and {"split", *FROM_TRAINING} - {"predict_case", "evaluate_case"} <= set(planned)
+    )
+
+
+def test_a_moved_key_reruns_nothing(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:
+    (workspace.root / "private").rename(workspace.root / "elsewhere")
+    try:
+        workspace.configure(private="elsewhere")
+        assert workspace.planned() == {}
+    finally:
+        (workspace.root / "elsewhere").rename(workspace.root / "private")
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (None, "error: private/pseudonym.key: missing, and results/ingest/case01/case.json was made with it; bring it back, or move results away"),
+        (b"SECRET", "error: private/pseudonym.key: not a key of 64 hexadecimal digits; bring back the file from a copy"),
+    ],
+)
+def test_a_lost_or_damaged_key_is_one_line(workspace: Workspace, edited: list[tuple[Path, bytes]], content: bytes | None, line: str) -> None:
+    path = workspace.root / "private" / "pseudonym.key"
+    change(path, content or b"", edited)
+    if content is None:
+        path.unlink()
+    text = workspace.snakemake("--cores", "2", check=False)
+    assert line in text and "Traceback" not in text and "SECRET" not in text
+
+
+def test_dry_run_draws_no_key(workspace: Workspace) -> None:
+    kept = {name: (workspace.root / name).rename(workspace.root / f"kept-{name}") for name in ("private", "results")}
+    try:
+        assert workspace.planned()["ingest_case"] == 6
+        assert not (workspace.root / "private").exists()
+    finally:
+        for name, path in kept.items():
+            path.rename(workspace.root / name)
 
 
 def test_results_without_records_are_refused(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:

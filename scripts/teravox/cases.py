@@ -10,6 +10,8 @@ from teravox import config as configuration
 from teravox import files
 from teravox.errors import UserError
 
+IDENTIFIER = r"[A-Za-z0-9_-]+"  # as in cases.schema.yaml
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -73,7 +75,9 @@ def read_table(path: Path, channels: list[str]) -> list[Case]:
     expected = ["case", "patient", *channels, "label"]
     for name in expected:
         if name not in header:
-            raise UserError(f"{path} row 1: column '{name}' is missing, found {', '.join(header)}; columns are separated by tabs")
+            known = set(expected) & set(header)  # without a header line, row 1 is a patient's: not to be quoted
+            found = ", ".join(header) if known else "no column's name"
+            raise UserError(f"{path} row 1: column '{name}' is missing, found {found}; columns are separated by tabs")
     for name in header:
         if name not in [*expected, "set"]:
             raise UserError(f"{path} row 1: unknown column '{name}', expected {', '.join([*expected, 'set'])}")
@@ -89,6 +93,8 @@ def read_table(path: Path, channels: list[str]) -> list[Case]:
         values = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
         if not values.get("set"):
             values["set"] = "train"
+        if not re.fullmatch(IDENTIFIER, values["patient"]):  # before the schema's own message, which quotes what it found
+            raise UserError(f"{row}: 'patient' is empty or has other characters than letters, digits, _ and -")
         configuration.validate(values, "cases", row)
         cases.append(Case(values["case"], values["patient"], {name: values[name] for name in channels}, values["label"], values["set"], row))
     return cases
@@ -118,7 +124,7 @@ def read_msd(folder: Path, channels: list[str]) -> list[Case]:
         for relative in (image, label):
             if Path(relative).is_absolute() or ".." in Path(relative).parts:
                 raise UserError(f"{row}: path '{relative}' leads out of the folder")
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        if not re.fullmatch(IDENTIFIER, name):
             raise UserError(f"{row}: file name '{name}' has other characters than letters, digits, _ and -; rename the file")
         cases.append(Case(name, name, {channel: str(folder / image) for channel in channels}, str(folder / label), "train", row, len(channels) > 1))
     return cases
