@@ -217,6 +217,8 @@ def test_dry_run_writes_nothing(workspace: Workspace) -> None:
         ("scripts/pin.py", set()),
         ("envs/requirements.lock", set()),
         ("scripts/teravox/report.html.j2", {"report", "ledger"}),
+        ("scripts/teravox/page.html.j2", {"report", "ledger"}),
+        ("scripts/teravox/ingest_report.py", set()),
         ("scripts/teravox/ledger.py", {"ledger"}),
         ("scripts/teravox/metrics.py", EVALUATION),
         ("scripts/teravox/prediction.py", {"predict_case", *EVALUATION}),
@@ -292,6 +294,21 @@ def test_a_lost_or_damaged_key_is_one_line(workspace: Workspace, edited: list[tu
         path.unlink()
     text = workspace.snakemake("--cores", "2", check=False)
     assert line in text and "Traceback" not in text and "SECRET" not in text
+
+
+def test_the_demo_cohort_alone_has_the_public_key(workspace: Workspace) -> None:
+    """Also not a path that only begins with the demo's folder."""
+    table = workspace.root / "config" / "cases.tsv"
+    demo = table.read_text()
+    (workspace.root / "data" / "other.tsv").write_text(demo.replace("data/demo/case07/t1.nii.gz", "data/demo/../tiny/case01/t1.nii.gz"))
+    for path, expected in (("config/cases.tsv", {"public"}), ("data/other.tsv", {"private/pseudonym.key"})):
+        configuration = {**yaml.safe_load((workspace.root / "config" / "config.yaml").read_text()), "results": "results_demo"}
+        configuration["dataset"]["path"] = path
+        (workspace.root / "data" / "demo.yaml").write_text(yaml.safe_dump(configuration))
+        command = [sys.executable, "-m", "snakemake", "--dry-run", "--printshellcmds", "--configfile", "data/demo.yaml"]
+        done = subprocess.run(command, cwd=workspace.root, capture_output=True, text=True, check=True)
+        assert set(re.findall(r"--key (\S+)", done.stdout + done.stderr)) == expected
+        assert "--patient=p0" not in done.stdout + done.stderr
 
 
 def test_dry_run_draws_no_key(workspace: Workspace) -> None:
@@ -396,6 +413,14 @@ def test_rejected_case_stops_or_is_excluded(workspace: Workspace, edited: list[t
     case = json.loads((workspace.results / "ingest" / "case06" / "case.json").read_text())
     assert case["verdict"] == "rejected" and case["reason"].startswith(reason)
     assert {path.name for path in (workspace.results / "ingest" / "case06").iterdir()} == {"case.json", "case.run.json"}
+
+    workspace.snakemake("--cores", "2", "ingest_report")  # although on_rejected is stop
+    page = (workspace.results / "ingest" / "report.html").read_text()
+    assert "1 of 6 cases rejected: the run stops" in page and reason in page and "<td>damaged gzip file</td>" in page
+    assert page.count("data:image/png;base64,") == 5 * 4
+    rows = list(csv.DictReader((workspace.results / "ingest" / "verdicts.tsv").open(), delimiter="\t"))
+    assert len(rows) == 6 * 5 and {row["case_verdict"] for row in rows if row["case"] == "case06"} == {"rejected"}
+    assert HOSPITAL not in page and workspace.planned("ingest_report") == {}
 
     workspace.configure(on_rejected="exclude")
     workspace.snakemake("--cores", "2")

@@ -19,9 +19,9 @@ PICTURE_PIXELS = 96  # longest side; a page of 1000 cases with 4 channels then h
 
 
 def roles(case: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What the document of a case says of each channel and of the label; nothing of those that were not read."""
-    found = {**case.get("channels", {}), **({"label": case["label"]} if "label" in case else {})}
-    return {role: found.get(role, {}) for role in {**case["sources"], **found}}
+    """What the document of a case says of each channel, in the order of the configuration, and of the label; {} when it was not read."""
+    found = {**case.get("channels", {}), "label": case.get("label", {})}
+    return {role: found.get(role, {}) for role in (*(channel["name"] for channel in case["provenance"]["settings"]["channels"]), "label")}
 
 
 def one_cell(values: list[str]) -> str:
@@ -57,7 +57,7 @@ def skipped(case: dict[str, Any]) -> list[dict[str, Any]]:
 
 def kind_of(reason: str) -> str:
     """What a reason has in common with those of other cases: without file, numbers and what was expected."""
-    text = re.split(r"[,;(]|, expected", reason.partition(": ")[2] or reason)[0]
+    text = re.split(r"[,;([]", reason.partition(": ")[2] or reason)[0]
     text = re.sub(r"\S*/\S*", "…", text)
     return re.sub(r"(?<![A-Za-z])-?\d+(\.\d+)?(e-?\d+)?", "N", text).strip()
 
@@ -73,7 +73,7 @@ def picture(volume: np.ndarray, affine: np.ndarray) -> dict[str, Any]:
     step = -(-max(plane.shape) // PICTURE_PIXELS)
     low, high = planes.window_of([plane])
     stream = io.BytesIO()
-    png.imsave(stream, plane[::step, ::step], cmap="gray", vmin=low, vmax=high, format="png", metadata={"Software": None})
+    png.imsave(stream, plane[::step, ::step], cmap="gray", vmin=low, vmax=high, format="png", metadata={"Software": None})  # type: ignore[dict-item]
     scale = PICTURE_PIXELS / max(across, down)
     return {"data": pages.encoded(stream.getvalue()), "width": round(across * scale), "height": round(down * scale)}
 
@@ -81,7 +81,9 @@ def picture(volume: np.ndarray, affine: np.ndarray) -> dict[str, Any]:
 def pictures(folder: Path, case: dict[str, Any]) -> list[dict[str, Any]]:
     """One picture per channel of an accepted case, as many as PICTURE_BYTES allow. Raises UserError for a damaged volume."""
     found, left = [], PICTURE_BYTES
-    for name, channel in case.get("channels", {}).items() if case["verdict"] != "rejected" else ():
+    for name, channel in roles(case).items():
+        if name == "label" or case["verdict"] == "rejected":
+            continue
         left -= math.prod(case["grid"]["shape"]) * np.dtype(channel["dtype"]).itemsize
         if left >= 0:
             found.append({"name": name, **picture(*store.load(folder / f"{name}.nii.gz", case))})
