@@ -82,7 +82,8 @@ MISTAKES = [
     (table(ROWS[0], "b\tp1\tb1.nii"), "row 3: found 3 cells, expected 6"),
     (table(ROWS[0] + "\t"), "row 2: found 7 cells, expected 6"),
     (table(ROWS[0].replace("a\t", "a b\t", 1)), "row 2: 'case' is 'a b', expected letters, digits, _ and - only"),
-    (table(ROWS[0].replace("p1", "../p1")), "row 2: 'patient' is '../p1', expected letters, digits, _ and - only"),
+    (table(ROWS[0].replace("p1", "../p1")), "row 2: 'patient' is empty or has other characters than letters, digits, _ and -"),
+    (table(ROWS[0].replace("p1", "")), "row 2: 'patient' is empty or has other characters"),
     (table(ROWS[0].replace("a1.nii", "")), "row 2: 't1' is '', expected a text that is not empty"),
     (table(ROWS[0].replace("train", "val")), "row 2: 'set' is 'val', expected one of train, test"),
     (table(ROWS[0], ROWS[1].replace("bl.nii\ttrain", '"bl.nii\ttrain'), ROWS[2]), "row 4: unexpected end of data; a quotation mark"),
@@ -98,6 +99,16 @@ def test_a_mistake_is_one_line_with_file_and_row(tmp_path: Path, text: str | byt
         read(tmp_path, text)
     message = str(caught.value)
     assert message.startswith(str(tmp_path / "cases.tsv")) and expected in message and "\n" not in message
+
+
+@pytest.mark.parametrize("text", [text for text, _ in MISTAKES if isinstance(text, str)] + [ROWS[0], ROWS[0].replace("\t", ";")])
+def test_no_message_quotes_a_patient(tmp_path: Path, text: str) -> None:
+    """Also when the header line is missing, or cells are separated by something else."""
+    for patient, name in (("p1", "MRN0077121"), ("p2", "MRN0077122"), ("p3", "MRN0077123")):
+        text = text.replace(patient, name)
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, text)
+    assert "MRN00" not in str(caught.value)
 
 
 def test_two_ways_to_name_a_test_set(tmp_path: Path) -> None:

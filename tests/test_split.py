@@ -68,6 +68,21 @@ def test_named_test_cases_train_nothing() -> None:
     assert set(split.scored_cases(document, [2])) == {"t1", "t2"} | {name for name, entry in found.items() if entry["fold"] == 2}
 
 
+def test_pseudonyms_of_one_key_and_table() -> None:
+    identifiers = {"a": "p1", "b": "p1", "c": "p2"}
+    cohort = [{"case": name, "patient": f"P{identifier}", "key": "k"} for name, identifier in identifiers.items()]
+    split.check_pseudonyms(cohort, identifiers)
+    split.check_pseudonyms(cohort[:1], identifiers)
+    for changed in (
+        [*cohort[:2], {**cohort[2], "key": "other"}],
+        [cohort[0], {**cohort[1], "patient": "Pother"}, cohort[2]],  # one patient, two pseudonyms
+        [*cohort[:2], {**cohort[2], "patient": "Pp1"}],  # two patients, one pseudonym
+    ):
+        with pytest.raises(UserError, match=r"^split: the ingested cases hold pseudonyms of several keys") as caught:
+            split.check_pseudonyms(changed, identifiers)
+        assert "p1" not in str(caught.value)
+
+
 def test_too_few_patients() -> None:
     with pytest.raises(UserError, match=r"split: 3 patients to train on, expected at least 4 \(split\.folds\)"):
         split.split([case(name, f"p{name[0]}") for name in ("1a", "1b", "2a", "3a")], 4, 1, 0)

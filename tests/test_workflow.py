@@ -1,6 +1,7 @@
 """The whole workflow on a tiny cohort, and what makes its stages run again."""
 
 import csv
+import gzip
 import json
 import os
 import re
@@ -17,9 +18,11 @@ import pytest
 import yaml
 
 from checkout import copy_repository
-from teravox import hashing, metrics, model, store
+from teravox import hashing, metrics, model, pseudonyms, sharding, store
+from teravox import split as splitting
 
 CONFIG = "config/tiny.yaml"
+HOSPITAL = "MRN0077120"  # begins each patient's identifier in the case table
 EVALUATION = {"evaluate_case", "evaluate", "report", "ledger"}
 FROM_TRAINING = {"train_fold", "predict_case", *EVALUATION}
 
@@ -72,6 +75,10 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     copy_repository(root)
     made = [sys.executable, "scripts/demo.py", "--out", "data/tiny", "--cases", "6", "--scale", "3"]
     subprocess.run(made, cwd=root, check=True, capture_output=True)
+    table = root / "data" / "tiny" / "cases.tsv"
+    (root / "data" / "tiny" / "case05").rename(root / "data" / "tiny" / f"{HOSPITAL}4_scan")
+    text = re.sub(r"\tp0(\d)\t", rf"\t{HOSPITAL}\1\t", table.read_text())
+    table.write_text(text.replace("tiny/case05", f"tiny/{HOSPITAL}4_scan"))
     workspace = Workspace(root)
     workspace.configure()
     workspace.snakemake("--cores", "2")
@@ -210,6 +217,8 @@ def test_dry_run_writes_nothing(workspace: Workspace) -> None:
         ("scripts/pin.py", set()),
         ("envs/requirements.lock", set()),
         ("scripts/teravox/report.html.j2", {"report", "ledger"}),
+        ("scripts/teravox/page.html.j2", {"report", "ledger"}),
+        ("scripts/teravox/ingest_report.py", set()),
         ("scripts/teravox/ledger.py", {"ledger"}),
         ("scripts/teravox/metrics.py", EVALUATION),
         ("scripts/teravox/prediction.py", {"predict_case", *EVALUATION}),
@@ -223,6 +232,93 @@ def test_editing_a_file_reruns_what_uses_it(workspace: Workspace, edited: list[t
     path = workspace.root / name
     change(path, path.read_bytes() + b"\n# edited\n", edited)
     assert set(workspace.planned()) == expected
+
+
+def test_no_output_holds_an_identifier(workspace: Workspace) -> None:
+    """Neither a document nor a log nor a volume, although the paths of one case hold its patient's."""
+    table = list(csv.DictReader((workspace.root / "data" / "tiny" / "cases.tsv").open(), delimiter="\t"))
+    assert all(row["patient"].startswith(HOSPITAL) for row in table) and HOSPITAL in table[4]["t1"]
+    for path in workspace.results.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert HOSPITAL.encode() not in (gzip.decompress(content) if path.suffix == ".gz" else content), path
+        assert HOSPITAL not in path.name
+
+    key = pseudonyms.read_key(workspace.root / "private" / "pseudonym.key")
+    expected = {row["case"]: pseudonyms.pseudonym(row["patient"], key) for row in table}
+    split = json.loads((workspace.results / "split.json").read_text())["cases"]
+    assert {case: entry["patient"] for case, entry in split.items()} == expected
+    rows = csv.DictReader((workspace.results / "evaluation" / "metrics.csv").open())
+    assert {(row["case"], row["patient"]) for row in rows} == set(expected.items())
+    command = json.loads((workspace.results / "ingest" / "case05" / "case.run.json").read_text())["command"]
+    assert f"--image=t1=data/tiny/{expected['case05']}_scan/t1" in command
+
+    # Shards and folds are those of the table's own identifiers, whatever the key.
+    identifiers = {row["case"]: row["patient"] for row in table}
+    for name in sharding.shard_names(2):
+        index = json.loads((workspace.results / "shards" / f"{name}.index.json").read_text())
+        assert {record["case"] for record in index["records"]} == set(sharding.cases_in(name, 2, split, identifiers))
+    documents = [json.loads((workspace.results / "ingest" / case / "case.json").read_text()) for case in split]
+    named = splitting.split([{**document, "patient": identifiers[document["case"]]} for document in documents], 2, 2020, 0)
+    assert {case: entry["fold"] for case, entry in named.items()} == {case: entry["fold"] for case, entry in split.items()}
+
+
+def test_another_key_reruns_everything(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:
+    change(workspace.root / "private" / "pseudonym.key", b"ab" * 32, edited)
+    planned = workspace.planned()
+    assert (
+        planned["ingest_case"] == 6 and planned["write_shard"] == 2 and {"split", *FROM_TRAINING} - {"predict_case", "evaluate_case"} <= set(planned)
+    )
+
+
+def test_a_moved_key_reruns_nothing(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:
+    (workspace.root / "private").rename(workspace.root / "elsewhere")
+    try:
+        workspace.configure(private="elsewhere")
+        assert workspace.planned() == {}
+    finally:
+        (workspace.root / "elsewhere").rename(workspace.root / "private")
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (None, "error: private/pseudonym.key: missing, and results/ingest/case01/case.json was made with it; bring it back, or move results away"),
+        (b"SECRET", "error: private/pseudonym.key: not a key of 64 hexadecimal digits; bring back the file from a copy"),
+    ],
+)
+def test_a_lost_or_damaged_key_is_one_line(workspace: Workspace, edited: list[tuple[Path, bytes]], content: bytes | None, line: str) -> None:
+    path = workspace.root / "private" / "pseudonym.key"
+    change(path, content or b"", edited)
+    if content is None:
+        path.unlink()
+    text = workspace.snakemake("--cores", "2", check=False)
+    assert line in text and "Traceback" not in text and "SECRET" not in text
+
+
+def test_the_demo_cohort_alone_has_the_public_key(workspace: Workspace) -> None:
+    """Also not a path that only begins with the demo's folder."""
+    table = workspace.root / "config" / "cases.tsv"
+    demo = table.read_text()
+    (workspace.root / "data" / "other.tsv").write_text(demo.replace("data/demo/case07/t1.nii.gz", "data/demo/../tiny/case01/t1.nii.gz"))
+    for path, expected in (("config/cases.tsv", {"public"}), ("data/other.tsv", {"private/pseudonym.key"})):
+        configuration = {**yaml.safe_load((workspace.root / "config" / "config.yaml").read_text()), "results": "results_demo"}
+        configuration["dataset"]["path"] = path
+        (workspace.root / "data" / "demo.yaml").write_text(yaml.safe_dump(configuration))
+        command = [sys.executable, "-m", "snakemake", "--dry-run", "--printshellcmds", "--configfile", "data/demo.yaml"]
+        done = subprocess.run(command, cwd=workspace.root, capture_output=True, text=True, check=True)
+        assert set(re.findall(r"--key (\S+)", done.stdout + done.stderr)) == expected
+        assert "--patient=p0" not in done.stdout + done.stderr
+
+
+def test_dry_run_draws_no_key(workspace: Workspace) -> None:
+    kept = {name: (workspace.root / name).rename(workspace.root / f"kept-{name}") for name in ("private", "results")}
+    try:
+        assert workspace.planned()["ingest_case"] == 6
+        assert not (workspace.root / "private").exists()
+    finally:
+        for name, path in kept.items():
+            path.rename(workspace.root / name)
 
 
 def test_results_without_records_are_refused(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:
@@ -317,6 +413,14 @@ def test_rejected_case_stops_or_is_excluded(workspace: Workspace, edited: list[t
     case = json.loads((workspace.results / "ingest" / "case06" / "case.json").read_text())
     assert case["verdict"] == "rejected" and case["reason"].startswith(reason)
     assert {path.name for path in (workspace.results / "ingest" / "case06").iterdir()} == {"case.json", "case.run.json"}
+
+    workspace.snakemake("--cores", "2", "ingest_report")  # although on_rejected is stop
+    page = (workspace.results / "ingest" / "report.html").read_text()
+    assert "1 of 6 cases rejected: the run stops" in page and reason in page and "<td>damaged gzip file</td>" in page
+    assert page.count("data:image/png;base64,") == 5 * 4
+    rows = list(csv.DictReader((workspace.results / "ingest" / "verdicts.tsv").open(), delimiter="\t"))
+    assert len(rows) == 6 * 5 and {row["case_verdict"] for row in rows if row["case"] == "case06"} == {"rejected"}
+    assert HOSPITAL not in page and workspace.planned("ingest_report") == {}
 
     workspace.configure(on_rejected="exclude")
     workspace.snakemake("--cores", "2")

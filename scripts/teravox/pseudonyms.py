@@ -24,6 +24,7 @@ PSEUDONYM_DIGITS = 12  # 48 bits: among 10,000 patients two meet with a probabil
 UID_DIGITS = 32
 NAME_DIGITS = 16
 KEY_DIGITS = 8
+LONGEST = 64  # characters of a PatientID (LO, PS3.5 section 6.2); a longer identifier is not looked for in texts
 UNMISTAKABLE = 5  # an identifier of so many characters is no part of a word by chance
 
 
@@ -74,7 +75,7 @@ def hide(text: str, patient: str, key: bytes) -> str:
     def replaced(match: re.Match[str]) -> str:
         run, done, start = match.group(), "", 0
         while start < len(run):
-            for end in range(len(run), start, -1):
+            for end in range(min(start + LONGEST, len(run)), start, -1):
                 bounded = not (start and run[start - 1].isalnum()) and not run[end : end + 1].isalnum()
                 if (bounded or end - start >= UNMISTAKABLE) and pseudonym(run[start:end], key) == patient:
                     done, start = done + patient, end

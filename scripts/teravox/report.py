@@ -1,21 +1,18 @@
 """The report: what the documents of a run say, as one page that opens offline."""
 
-import base64
 import csv
 import datetime
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import yaml
 
 import teravox
-from teravox import figures, files, hashing, layout, records, split
+from teravox import figures, files, hashing, layout, pages, records, split
 from teravox.errors import UserError
 
-TEMPLATE = Path(__file__).with_name("report.html.j2")
 BOXPLOTS = ("dice", "nsd", "hd95")
 
 
@@ -27,10 +24,6 @@ def require_recorded(path: Path, found: str, place: Path, document: dict[str, An
     """Raises UserError when the content hash of an artefact is not the one that its document, at `place`, records."""
     if found != document["provenance"]["artefacts"][name]:
         raise UserError(f"{path}: is not what {place} records; delete {place} and run snakemake --cores all to make both again")
-
-
-def encoded(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 def score_groups(summary: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -154,7 +147,7 @@ def render(root: Path, settings: dict[str, Any]) -> str:
         scores = f"evaluation/cases/{case}.json"
         require_recorded(path, hashing.file_digest(path), root / scores, documents[scores], f"../figures/{case}.png")
         data = path.read_bytes()
-        return {"name": case, "set": own[0]["set"], "fold": own[0]["fold"], "text": text, "data": encoded(data)}
+        return {"name": case, "set": own[0]["set"], "fold": own[0]["fold"], "text": text, "data": pages.encoded(data)}
 
     tiles = [
         {"name": f"mean Dice, {entry['label'] if entry['over'] == 'cases' else 'all labels'}, {entry['set']}", "value": number(entry["dice"]["mean"])}
@@ -175,8 +168,8 @@ def render(root: Path, settings: dict[str, Any]) -> str:
     warnings = [f"{len(assigned['excluded'])} case(s) excluded, listed under Cohort."] if assigned["excluded"] else []
     warnings += [f"Training of fold {row['fold']} ran unpinned: {row['placement']}" for row in trainings if row["placement"].startswith("NOT")]
     hashed = ["split.json", "plan.json", *models, "evaluation/summary.json"]
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    return pages.render(
+        "report.html.j2",
         made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         version=teravox.__version__,
         tiles=tiles,
@@ -185,14 +178,14 @@ def render(root: Path, settings: dict[str, Any]) -> str:
         empty_rule=summary["empty_rule"],
         empty_counts=empty_counts(summary["summary"]),
         tolerance=settings["evaluate"]["nsd_tolerance_mm"],
-        boxplots=[{"name": metric, "data": encoded(figures.boxplots(numeric, metric, labels))} for metric in BOXPLOTS],
+        boxplots=[{"name": metric, "data": pages.encoded(figures.boxplots(numeric, metric, labels))} for metric in BOXPLOTS],
         pictures=[picture(case) for case in summary["worst_first"]],
         cohort=cohort(
             assigned,
             [document for name, document in documents.items() if name.startswith("ingest/")],
             [document for name, document in documents.items() if name.startswith("resample/")],
         ),
-        curves=encoded(figures.learning_curves(histories)),
+        curves=pages.encoded(figures.learning_curves(histories)),
         trainings=trainings,
         settings=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
         cost=cost_rows(list(runs.values())),

@@ -111,14 +111,17 @@ wildcard_constraints:
     shard=r"\d{5}-of-\d{5}",
 
 
+TEMPLATES = {
+    name: ["page.html.j2", f"{name}.html.j2"] for name in ("report", "ingest_report")
+}
+
+
 def code(command):
     """Every file that a command depends on, relative to the working directory: compared by content."""
     script = Path(workflow.basedir) / "scripts" / f"{command}.py"
     root = Path(workflow.basedir)
     found = [str(path.relative_to(root)) for path in imports.library_files(script)]
-    if command == "report":
-        found.append("scripts/teravox/report.html.j2")
-    return found
+    return found + [f"scripts/teravox/{name}" for name in TEMPLATES.get(command, [])]
 
 
 def versions(command):

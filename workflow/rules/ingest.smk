@@ -21,6 +21,27 @@ rule ingest_case:
         " > {log} 2>&1"
 
 
+# A target of its own: it needs no case to be accepted.
+rule ingest_report:
+    input:
+        expand(f"{RESULTS}/ingest/{{case}}/case.json", case=CASES),
+        code=code("ingest_report"),
+    output:
+        page=f"{RESULTS}/ingest/report.html",
+        document=f"{RESULTS}/ingest/report.json",
+        table=f"{RESULTS}/ingest/verdicts.tsv",
+    log:
+        f"{RESULTS}/logs/ingest_report.log",
+    conda:
+        "../../envs/report.yaml"
+    params:
+        settings=settings("split"),
+        versions=versions("ingest_report"),
+    shell:
+        f"python scripts/ingest_report.py {RESULTS}/ingest --settings {{params.settings:q}} --out {{output.page}}"
+        " > {log} 2>&1"
+
+
 checkpoint split:
     input:
         expand(f"{RESULTS}/ingest/{{case}}/case.json", case=CASES),

@@ -1,12 +1,15 @@
 """A case table: tab-separated, one row per case."""
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
 from teravox import config as configuration
 from teravox.errors import UserError
 from teravox.layouts.case import Case
+
+IDENTIFIER = r"[A-Za-z0-9_-]+"  # as in cases.schema.yaml
 
 
 def read(config: dict[str, Any]) -> list[Case]:
@@ -29,7 +32,9 @@ def read_table(path: Path, channels: list[str]) -> list[Case]:
     expected = ["case", "patient", *channels, "label"]
     for name in expected:
         if name not in header:
-            raise UserError(f"{path} row 1: column '{name}' is missing, found {', '.join(header)}; columns are separated by tabs")
+            known = set(expected) & set(header)  # without a header line, row 1 is a patient's: not to be quoted
+            found = ", ".join(header) if known else "no column's name"
+            raise UserError(f"{path} row 1: column '{name}' is missing, found {found}; columns are separated by tabs")
     for name in header:
         if name not in [*expected, "set"]:
             raise UserError(f"{path} row 1: unknown column '{name}', expected {', '.join([*expected, 'set'])}")
@@ -45,6 +50,8 @@ def read_table(path: Path, channels: list[str]) -> list[Case]:
         values = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
         if not values.get("set"):
             values["set"] = "train"
+        if not re.fullmatch(IDENTIFIER, values["patient"]):  # before the schema's own message, which quotes what it found
+            raise UserError(f"{row}: 'patient' is empty or has other characters than letters, digits, _ and -")
         configuration.validate(values, "cases", row)
         cases.append(Case(values["case"], values["patient"], {name: values[name] for name in channels}, values["label"], values["set"], row))
     return cases
