@@ -17,6 +17,11 @@ def note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr)
 
 
+def leads_inside(folder: Path, path: Path) -> bool:
+    """Whether a path lies in a folder once links are followed; it need not exist."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
 def inside(folder: Path, relative: str, where: str) -> Path:
     """The path of something in a folder, links followed. Raises UserError when it lies elsewhere; it need not exist.
 
@@ -25,7 +30,7 @@ def inside(folder: Path, relative: str, where: str) -> Path:
     printable = relative.isprintable()  # neither a line break nor a zero byte
     path = folder / relative
     away = Path(relative).is_absolute() or ".." in Path(relative).parts
-    if not printable or away or not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+    if not printable or away or not leads_inside(folder, path):
         shown = f"'{relative[:200]}'" if printable else repr(relative[:200])
         raise UserError(f"{where}: path {shown} leads out of the folder, or is none; copy the data to a path inside {folder}")
     return path
