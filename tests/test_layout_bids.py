@@ -242,6 +242,15 @@ def test_names_that_are_none_of_bids_are_left_out_with_a_note(folder: Path, name
     )
 
 
+def test_folders_with_line_breaks_are_left_out_in_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = read(folder)
+    write_volume(folder / "derivatives" / "a\nb" / "sub-02_desc-lesion_mask.nii.gz", 1, label=True)
+    (folder / "derivatives" / "c\nd").symlink_to(tmp_path)
+    assert read(folder) == before
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and all(line.startswith("note: ") for line in lines) and "'derivatives/a\\nb/sub-02" in lines[1]
+
+
 @pytest.mark.parametrize("name", ["sub-02/anat/sub-03_T1w", "sub-01/ses-1/anat/sub-01_ses-3_T1w", "sub-01/ses-1/anat/sub-01_T1w"])
 def test_a_file_in_another_subject_s_or_session_s_folder(folder: Path, name: str) -> None:
     path = write_volume(folder / f"{name}.nii.gz", 1)

@@ -122,13 +122,13 @@ def _below(root: Path, folder: str) -> Iterator[str]:
 
 
 def _parsed(root: Path, paths: Iterable[str]) -> list[Volume]:
-    """The entities of each name; names that are none of BIDS are left out with a note."""
+    """The entities of each name; names that are none of BIDS, and folders with line breaks, are left out with a note."""
     from ancpbids import model_latest, utils
 
     volumes, foreign = [], []
     for path in paths:
         name = PurePosixPath(path).name
-        parts = utils.parse_bids_name(name) if NAME.fullmatch(name) else None
+        parts = utils.parse_bids_name(name) if NAME.fullmatch(name) and path.isprintable() else None
         if parts is None or len(parts["entities"]) != name.count("-"):  # an entity twice
             foreign.append(path)
             continue

@@ -14,7 +14,7 @@ DESCRIPTION_BYTES = 1 << 26  # 64 MB: the paths of more than 100,000 cases
 
 def note(text: str) -> None:
     """Say in one line what of a data set is left out; on standard error, since standard output may be a table or a graph."""
-    print(f"note: {text}", file=sys.stderr)
+    print("note:", *text.split(), file=sys.stderr)
 
 
 def leads_inside(folder: Path, path: Path) -> bool:
