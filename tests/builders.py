@@ -1,6 +1,7 @@
 """Small DICOM series, DICOM SEG and NIfTI files made in code, each with the values that reading it must give."""
 
 import copy
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import highdicom as hd
 import nibabel as nib
 import numpy as np
 import pydicom
+import SimpleITK as sitk
 from pydicom.dataset import FileMetaDataset
 from pydicom.sequence import Sequence as DicomSequence
 from pydicom.sr.codedict import codes
@@ -233,3 +235,59 @@ def patch(path: Path, offset: int, data: bytes) -> Path:
         stream.seek(offset)
         stream.write(data)
     return path
+
+
+def numbered_volume(number: int) -> tuple[np.ndarray, np.ndarray]:
+    """A volume (4, 5, 6) of int16, no two numbers alike, and its affine: flipped in x, voxels of 1, 2 and 3 mm, a grid for each ten numbers."""
+    array = (np.arange(120).reshape(4, 5, 6) * 7 % 113 + 1000 * number).astype(np.int16)
+    return array, np.array([[-1, 0, 0, number // 10], [0, 2, 0, -20], [0, 0, 3, 5], [0, 0, 0, 1]], dtype=float)
+
+
+def numbered_label(number: int) -> tuple[np.ndarray, np.ndarray]:
+    """A label (4, 5, 6) of 0, 1 and 2 on the grid of volume 10 number, no two numbers alike."""
+    return ((np.arange(120).reshape(4, 5, 6) + number) % (number + 3) % 3).astype(np.uint8), numbered_volume(10 * number)[1]
+
+
+def write_volume(path: Path, number: int, label: bool = False) -> Path:
+    """`numbered_volume` or `numbered_label` as a file of any ending that is read, with the folders it needs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    array, affine = numbered_label(number) if label else numbered_volume(number)
+    if path.name.endswith((".nii", ".nii.gz")):
+        return write_nifti(path, array, affine)
+    image = sitk.GetImageFromArray(array.T)
+    lps = np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine
+    spacing = np.linalg.norm(lps[:3, :3], axis=0)
+    image.SetSpacing(spacing.tolist())
+    image.SetDirection((lps[:3, :3] / spacing).ravel().tolist())
+    image.SetOrigin(lps[:3, 3].tolist())
+    sitk.WriteImage(image, path)
+    return path
+
+
+def nnunet_raw(folder: Path, cases: Sequence[str] = ("a_1", "b-2", "c3"), ending: str = ".nii.gz", **changes: Any) -> Path:
+    """An nnU-Net raw folder of two channels: case n has channels 10 n and 10 n + 1 and label n. changes : to dataset.json, None deletes."""
+    for number, case in enumerate(cases):
+        for channel in (0, 1):
+            write_volume(folder / "imagesTr" / f"{case}_{channel:04d}{ending}", 10 * number + channel)
+        write_volume(folder / "labelsTr" / f"{case}{ending}", number, label=True)
+    description = {
+        "channel_names": {"0": "T1", "1": "FLAIR"},
+        "labels": {"background": 0, "core": 1, "rim": 2},
+        "numTraining": len(cases),
+        "file_ending": ending,
+        **changes,
+    }
+    (folder / "dataset.json").write_text(json.dumps({key: value for key, value in description.items() if value is not None}))
+    return folder
+
+
+def bids_raw(folder: Path, cases: Sequence[str] = ("sub-01_ses-1", "sub-01_ses-2", "sub-02")) -> Path:
+    """A BIDS data set: case n has T1w 10 n, FLAIR 10 n + 1, and in derivatives/manual the mask n with desc-lesion."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "dataset_description.json").write_text(json.dumps({"Name": "n", "BIDSVersion": "1.9.0"}))
+    for number, case in enumerate(cases):
+        anatomy = f"{case.replace('_', '/')}/anat"
+        for channel, suffix in enumerate(("T1w", "FLAIR")):
+            write_volume(folder / anatomy / f"{case}_{suffix}.nii.gz", 10 * number + channel)
+        write_volume(folder / "derivatives" / "manual" / anatomy / f"{case}_desc-lesion_mask.nii.gz", number, label=True)
+    return folder

@@ -178,3 +178,15 @@ def test_no_decathlon_folder(tmp_path: Path) -> None:
     (tmp_path / "dataset.json").write_text("[1]")
     with pytest.raises(UserError, match="found list, expected a JSON object"):
         cases.read_cases(settings(tmp_path, "msd"))
+
+
+@pytest.mark.parametrize("name", ["imagesTr/x_001.nii.gz", "labelsTr/x_001.nii.gz"])
+def test_a_decathlon_folder_is_not_left_and_holds_files(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "task"
+    (folder / name).mkdir(parents=True)
+    (found,) = decathlon(folder)
+    assert cases.missing_sources([found]) == [f"{folder / name}: a folder or device, expected a volume in one file; rename or remove it"]
+    (folder / name).rmdir()
+    (folder / name).symlink_to(tmp_path)
+    with pytest.raises(UserError, match=r"training\[0\]: path .* leads out of the folder"):
+        decathlon(folder)

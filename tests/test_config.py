@@ -145,6 +145,22 @@ def test_only_the_stages_that_read_a_key_change_with_it() -> None:
     assert config.stage_settings(whole, "train") == config.stage_settings(changed, "train")  # a further fold retrains no other
 
 
+def test_what_names_the_cases_reaches_the_stage_that_asks_for_them() -> None:
+    """`split` reads the data set's layout again, and with it the entities of a channel and the values of the labels."""
+    whole = config.complete(minimal())
+    keys: dict[tuple[Any, ...], Any] = {
+        ("dataset", "derivatives"): "x",
+        ("dataset", "label", "bids"): ["suffix=mask"],
+        ("channels", 0, "match", "bids"): ["suffix=T1w"],
+        ("labels", 0, "value"): 9,
+        ("ignore_value",): 9,
+    }
+    for path, value in keys.items():
+        changed = copy.deepcopy(whole)
+        functools.reduce(lambda part, key: part[key], path[:-1], changed)[path[-1]] = value
+        assert config.stage_settings(changed, "split") != config.stage_settings(whole, "split"), path
+
+
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_the_configurations_in_the_repository_are_complete(name: str) -> None:
     raw = yaml.safe_load((ROOT / "config" / name).read_text())

@@ -38,6 +38,10 @@ def read(folder: Path, options: dict[str, Any] | None = None, **rules: Any) -> c
     return reading.read_series(folder, NO_RULES | rules, OPTIONS | (options or {}))
 
 
+def segmented(path: Path, shape: tuple[int, ...], affine: np.ndarray, labels: list[dict[str, Any]], frame_of_reference: str = "") -> np.ndarray:
+    return dicom_seg.read_segmentation(path, shape, affine, [{"segment": "", **label} for label in labels], frame_of_reference, OPTIONS).label
+
+
 def canonical(folder: Path) -> tuple[np.ndarray, np.ndarray, checks.Volume]:
     volume = read(folder)
     return *geometry.to_canonical(volume.array, volume.affine), volume
@@ -477,7 +481,7 @@ def mask() -> np.ndarray:
 
 def read_seg(folder: Path, data: pydicom.Dataset, frame_of_reference: str = "", labels: list[dict] = LABELS) -> np.ndarray:
     data.save_as(folder / "seg.dcm", enforce_file_format=True)
-    return dicom_seg.read_segmentation(folder / "seg.dcm", EXPECTED.shape, AFFINE, labels, frame_of_reference)
+    return segmented(folder / "seg.dcm", EXPECTED.shape, AFFINE, labels, frame_of_reference)
 
 
 def seg_rejected(folder: Path, data: pydicom.Dataset, words: str, frame_of_reference: str = "") -> None:
@@ -539,7 +543,7 @@ def test_seg_that_is_damaged_is_refused(tmp_path: Path, source: list[pydicom.Dat
     for kept in (140, 400, 1000, len(content) // 2, len(content) - 40, len(content) - 2):
         path.write_bytes(content[:kept])
         with pytest.raises(RejectedCase):
-            dicom_seg.read_segmentation(path, EXPECTED.shape, AFFINE, LABELS)
+            segmented(path, EXPECTED.shape, AFFINE, LABELS)
 
 
 # Real series
@@ -688,7 +692,7 @@ SEGMENTATIONS = [
 def test_real_segmentations(shared: Path, name: str, image: str, reference: str) -> None:  # A20
     root = shared / "data/dicom/seg_ct_liver/segmentations"
     array, affine, volume = canonical(root / image)
-    label = dicom_seg.read_segmentation(root / name, array.shape, affine, [{"name": "liver", "value": 1}], volume.frame_of_reference)
+    label = segmented(root / name, array.shape, affine, [{"name": "liver", "value": 1}], volume.frame_of_reference)
     truth = volumes.read_itk(root / reference)
     expected, grid = geometry.to_canonical(truth.array, truth.affine)
     assert geometry.grid_difference(affine, grid, array.shape) < geometry.GRID_ATOL_VOXELS
@@ -713,7 +717,7 @@ def test_real_segmentations_refused(shared: Path, name: str, image: str, words: 
         for value, item in enumerate(pydicom.dcmread(root / name, stop_before_pixels=True).SegmentSequence, start=1)
     ]
     with pytest.raises(RejectedCase, match=words):
-        dicom_seg.read_segmentation(root / name, array.shape, affine, labels, volume.frame_of_reference)
+        segmented(root / name, array.shape, affine, labels, volume.frame_of_reference)
 
 
 def test_highdicom_segmentations(shared: Path) -> None:  # A20
@@ -726,7 +730,7 @@ def test_highdicom_segmentations(shared: Path) -> None:  # A20
     array, grid = geometry.to_canonical(turned, geometry.LPS_FROM_RAS @ affine)
     labels = [{"name": "first segment", "value": 1}, {"name": "second segment", "value": 2}]
     path = root / "seg_image_ct_binary.dcm"
-    label = dicom_seg.read_segmentation(path, array.shape, grid, labels, str(slices[0].FrameOfReferenceUID))
+    label = segmented(path, array.shape, grid, labels, str(slices[0].FrameOfReferenceUID))
     pixels = pydicom.dcmread(path)
     expected = np.zeros((3, slices[0].Rows, slices[0].Columns), np.uint8)
     for plane, groups in zip(pixels.pixel_array, pixels.PerFrameFunctionalGroupsSequence, strict=True):
@@ -736,5 +740,5 @@ def test_highdicom_segmentations(shared: Path) -> None:  # A20
     assert label.any()
     for name in ("binary_overlap", "binary_fractional", "true_fractional", "binary_single_frame"):
         with pytest.raises(RejectedCase):
-            dicom_seg.read_segmentation(root / f"seg_image_ct_{name}.dcm", array.shape, grid, labels, str(slices[0].FrameOfReferenceUID))
+            segmented(root / f"seg_image_ct_{name}.dcm", array.shape, grid, labels, str(slices[0].FrameOfReferenceUID))
     assert hd.seg.segread(path).segmentation_type.value == "BINARY"

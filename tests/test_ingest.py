@@ -28,7 +28,9 @@ LABEL = (np.arange(480).reshape(EXPECTED.shape) % 3).astype(np.uint8)
 NAME, BIRTH = "DOE^JOHN", "19010203"
 
 
-def run(out: Path, images: dict[str, Path], label: Path, labels: list[dict[str, Any]] = LABELS, on_rejected: str = "record") -> dict[str, Any]:
+def run(
+    out: Path, images: dict[str, Path], label: Path, labels: list[dict[str, Any]] = LABELS, on_rejected: str = "record", fault: str = ""
+) -> dict[str, Any]:
     """The command in this process. Returns case.json."""
     arguments = argparse.Namespace(
         case="c1",
@@ -38,7 +40,7 @@ def run(out: Path, images: dict[str, Path], label: Path, labels: list[dict[str, 
         image=[(name, str(path)) for name, path in images.items()],
         label=str(label),
         stacked=False,
-        fault="",
+        fault=fault,
         settings={"channels": [{"name": name} for name in images], "labels": labels},
         out=out,
         on_rejected=on_rejected,
@@ -102,6 +104,14 @@ def refused(out: Path, images: dict[str, Path], label: Path, *words: str, labels
         run(out, images, label, labels, on_rejected="stop")
     assert str(caught.value) == reason
     return reason
+
+
+def test_a_fault_of_the_layout_rejects_sources_that_could_be_read(tmp_path: Path, image: Path, label: Path) -> None:
+    document = run(tmp_path / "out", {"t1": image}, label, fault="two runs")
+    assert (document["verdict"], document["reason"]) == ("rejected", "two runs")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["case.json", "case.run.json"]
+    with pytest.raises(UserError, match="two runs"):
+        run(tmp_path / "out", {"t1": image}, label, on_rejected="stop", fault="two runs")
 
 
 # One grid

@@ -6,6 +6,7 @@ ancpbids knows them. The folder itself is listed here: nothing in it is written,
 
 import dataclasses
 import difflib
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -13,7 +14,7 @@ from typing import Any
 
 from teravox.errors import UserError
 from teravox.layouts.case import Case, check_identifier
-from teravox.layouts.folder import first_fault, inside, note, read_description, visible
+from teravox.layouts.folder import first_fault, inside, leads_inside, note, read_description, visible
 
 ENDINGS = (".nii", ".nii.gz")
 NAME = re.compile(r"sub-[A-Za-z0-9+]+(_[A-Za-z0-9]+-[A-Za-z0-9+]+)*_[A-Za-z0-9]+(\.nii|\.nii\.gz)")
@@ -106,7 +107,7 @@ def _below(root: Path, folder: str) -> Iterator[str]:
     waiting, seen = [inside(root, folder, str(root))], set()
     while waiting:
         path = waiting.pop()
-        real = path.resolve()
+        real = os.path.realpath(path)
         if real in seen:
             continue
         seen.add(real)
@@ -114,20 +115,20 @@ def _below(root: Path, folder: str) -> Iterator[str]:
             member = path / name
             if name.endswith(ENDINGS):
                 yield member.relative_to(root).as_posix()
-            elif member.is_symlink() and not member.resolve().is_relative_to(root.resolve()):
+            elif not leads_inside(root, member):
                 note(f"{member}: a link out of the data set is not followed")
             elif member.is_dir():
                 waiting.append(member)
 
 
 def _parsed(root: Path, paths: Iterable[str]) -> list[Volume]:
-    """The entities of each name; names that are none of BIDS are left out with a note."""
+    """The entities of each name; names that are none of BIDS, and folders with line breaks, are left out with a note."""
     from ancpbids import model_latest, utils
 
     volumes, foreign = [], []
     for path in paths:
         name = PurePosixPath(path).name
-        parts = utils.parse_bids_name(name) if NAME.fullmatch(name) else None
+        parts = utils.parse_bids_name(name) if NAME.fullmatch(name) and path.isprintable() else None
         if parts is None or len(parts["entities"]) != name.count("-"):  # an entity twice
             foreign.append(path)
             continue

@@ -14,7 +14,12 @@ DESCRIPTION_BYTES = 1 << 26  # 64 MB: the paths of more than 100,000 cases
 
 def note(text: str) -> None:
     """Say in one line what of a data set is left out; on standard error, since standard output may be a table or a graph."""
-    print(f"note: {text}", file=sys.stderr)
+    print("note:", *text.split(), file=sys.stderr)
+
+
+def leads_inside(folder: Path, path: Path) -> bool:
+    """Whether a path lies in a folder once links are followed; it need not exist."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def inside(folder: Path, relative: str, where: str) -> Path:
@@ -25,7 +30,7 @@ def inside(folder: Path, relative: str, where: str) -> Path:
     printable = relative.isprintable()  # neither a line break nor a zero byte
     path = folder / relative
     away = Path(relative).is_absolute() or ".." in Path(relative).parts
-    if not printable or away or not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+    if not printable or away or not leads_inside(folder, path):
         shown = f"'{relative[:200]}'" if printable else repr(relative[:200])
         raise UserError(f"{where}: path {shown} leads out of the folder, or is none; copy the data to a path inside {folder}")
     return path

@@ -85,7 +85,7 @@ def _listed(folder: Path, channels: list[str], ending: str) -> list[Case]:
     """The cases that files name: imagesTr/{case}_{0000}{ending} and labelsTr/{case}{ending}."""
     numbers: dict[str, set[int]] = {}
     for name in _volumes(folder, "imagesTr", ending):
-        match = re.fullmatch(r"(.+)_([0-9]{4})", name.removesuffix(ending))
+        match = re.fullmatch(r"(.+)_([0-9]{4})", name.removesuffix(ending), re.DOTALL)
         if not match:
             raise UserError(f"{folder / 'imagesTr'}: file {name!r}, expected a name such as case_0000{ending} with the channel's four digits")
         numbers.setdefault(match[1], set()).add(int(match[2]))
