@@ -522,8 +522,6 @@ def test_seg_that_is_refused(tmp_path: Path, source: list[pydicom.Dataset]) -> N
     overlap = np.stack([mask() == 1, mask() > 0], axis=-1).astype(np.uint8)
     seg_rejected(tmp_path, builders.segmentation(source, overlap, ["a", "b"]), "overlap")
     seg_rejected(tmp_path, builders.segmentation(source, mask(), ["a", "DOE^JOHN"]), r"segment 2 is named otherwise than any label, expected a, b$")
-    seg_rejected(tmp_path, builders.segmentation(source, (mask() == 1).astype(np.float32), ["a"], "FRACTIONAL"), "FRACTIONAL, expected BINARY")
-    seg_rejected(tmp_path, builders.segmentation(source, mask(), ["a", "b"], "LABELMAP"), "LABELMAP, expected BINARY")
     shifted = s6([place([(0.35, 0, 2 * number) for number in range(6)]), set_all(PatientID="x")])
     seg_rejected(tmp_path, builders.segmentation(shifted, mask(), ["a", "b"]), "image's grid")
     outside = s6([place([(0, 0, 2 * number + 10) for number in range(6)]), set_all(PatientID="x")])
@@ -704,8 +702,6 @@ def test_real_segmentations(shared: Path, name: str, image: str, reference: str)
     ("name", "image", "words"),
     [
         ("partial_overlaps.dcm", "ct-3slice", "overlap"),
-        ("sparse-labelmap-ppv5.dcm", "24x38x3/image", "LABELMAP"),
-        ("sparse-labelmap-noppv.dcm", "24x38x3/image", "LABELMAP"),
         ("liver.dcm", "24x38x3/image", "FrameOfReferenceUID"),
     ],
 )
@@ -738,7 +734,4 @@ def test_highdicom_segmentations(shared: Path) -> None:  # A20
         expected[round((height - affine[2, 3]) / 1.25)] = plane
     np.testing.assert_array_equal(label, in_ras(expected))
     assert label.any()
-    for name in ("binary_overlap", "binary_fractional", "true_fractional", "binary_single_frame"):
-        with pytest.raises(RejectedCase):
-            segmented(root / f"seg_image_ct_{name}.dcm", array.shape, grid, labels, str(slices[0].FrameOfReferenceUID))
     assert hd.seg.segread(path).segmentation_type.value == "BINARY"
