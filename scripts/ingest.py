@@ -1,6 +1,7 @@
 """Turn the source files of one case into canonical volumes on one grid, with a verdict (case.json)."""
 
 import argparse
+import json
 import os
 import shutil
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from teravox import config as configuration
-from teravox import contained, geometry, hashing, manifest, pseudonyms, statistics, store
+from teravox import contained, geometry, hashing, manifest, pseudonyms, statistics, store, survey, survey_tables
 from teravox import ingest as stage
 from teravox.dicom import witness
 from teravox.errors import RejectedCase, UserError, parse_settings, run_command
@@ -133,8 +134,44 @@ def main(args: argparse.Namespace) -> None:
         print(f"rejected: {rejection}")
 
 
+def look(args: argparse.Namespace) -> None:
+    """Survey a tree of DICOM files: print what there is, and write the tables."""
+    if not args.folder.is_dir():
+        raise UserError(f"{args.folder}: missing or no folder, expected a tree of DICOM files")
+    if args.out.resolve().is_relative_to(args.folder.resolve()):
+        raise UserError(f"{args.out}: lies in the folder that is surveyed, expected another one")
+    key = pseudonyms.kept_key(args.key)
+    config = configuration.load(args.configfile) if args.configfile else None
+    found = survey_tables.scan_with_progress(args.folder, args.workers)
+    volumes = survey.volumes(found.images, config["ingest"] if config else configuration.defaults("ingest"))
+    rules = configuration.defaults("channels[].match")
+    proposed = [{"name": channel["name"], "match": rules | channel["match"]} for channel in survey_tables.proposed_channels(volumes)]
+    channels = config["channels"] if config else proposed
+    rows = survey_tables.cases(found, volumes, channels, config["dataset"]["label"] if config else configuration.defaults("dataset.label"), key)
+    survey_tables.write(args.out, found, volumes, rows, [channel["name"] for channel in channels], key, args.descriptions)
+    print("\n".join(survey_tables.summary(found, volumes, rows)))
+    if not config:
+        print("proposed channels, from coded attributes alone:")
+        for channel in survey_tables.proposed_channels(volumes):
+            print(f"  - {json.dumps(channel)}")
+    print(f"written: {args.out}/series.tsv, files.tsv (names of files: not to be shared), cases.tsv (proposed case table), lists/")
+
+
+def survey_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ingest.py survey", description="Read the headers of a tree of DICOM files: studies, series, verdicts, and a proposed case table."
+    )
+    parser.add_argument("folder", type=Path, help="tree of DICOM files, in any nesting")
+    parser.add_argument("--configfile", type=Path, help="configuration whose channels and labels are matched; else rules are proposed")
+    parser.add_argument("--out", type=Path, default=Path("private/survey/last"), help="folder for the tables (default: private/survey/last)")
+    parser.add_argument("--key", type=Path, default=Path("private/pseudonym.key"), help="key of the pseudonyms, made when it is missing")
+    parser.add_argument("--workers", type=int, default=survey.workers(), help="processes that read headers (default: one per core)")
+    parser.add_argument("--descriptions", action="store_true", help="write the series' descriptions too: free text that may name a patient")
+    return parser
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, epilog="`ingest.py survey FOLDER` looks at a tree of DICOM files first.")
     parser.add_argument("--case", required=True, help="identifier of the case")
     parser.add_argument("--patient", required=True, help="pseudonym of the patient (see docs/privacy.md)")
     parser.add_argument("--set", choices=["train", "test"], default="train", help="which set the case belongs to")
@@ -149,4 +186,7 @@ if __name__ == "__main__":
         "--on-rejected", choices=["stop", "record"], default="stop", help="whether a rejected case fails the command (default) or is only recorded"
     )
     parser.add_argument("--request", default="", help=argparse.SUPPRESS)
+    if sys.argv[1:2] == ["survey"]:
+        del sys.argv[1]
+        raise SystemExit(run_command(look, survey_parser()))
     raise SystemExit(run_command(main, parser))

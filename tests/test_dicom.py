@@ -571,7 +571,7 @@ def test_two_echoes(shared: Path) -> None:  # A18
     np.testing.assert_array_equal(read(inside, echo_time_ms=[80, 100]).array, read(inside, echo=2).array)
 
 
-ENHANCED: dict[str, list[dict[str, int]]] = {  # file: what rules choose each volume of the scanner's export, one after the other
+ENHANCED: dict[str, list[dict[str, Any]]] = {  # file: what rules choose each volume of the scanner's export, one after the other
     "T1": [{}],
     "T2": [{}],
     "T2-interleaved": [{}],
@@ -602,7 +602,8 @@ def test_seven_series_in_one_folder(shared: Path) -> None:  # A5, A18
     assert len({array.tobytes() for array in weighted}) == 6
     assert read(folder, image_type="DIFFUSION", b_value=0).array.mean() > max(array.mean() for array in weighted)
     assert read(folder, description="^fieldmap", image_type="VELOCITY").array.min() < 0
-    for rules in ({"description": "^T1"}, {"sequence": "TFE"}, {"echo_time_ms": [2, 3]}):
+    asked: list[dict[str, Any]] = [{"description": "^T1"}, {"sequence": "TFE"}, {"echo_time_ms": [2, 3]}]
+    for rules in asked:
         np.testing.assert_array_equal(read(folder, **rules).array, read(folder, description="^T1").array)
     with pytest.raises(RejectedCase, match=r"none of 17 volume\(s\) of 7 series fits the channel's rules \(modality\)"):
         read(folder, modality="CT")

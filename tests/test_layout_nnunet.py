@@ -56,7 +56,7 @@ def test_cases_are_those_of_a_table_that_names_the_files(tmp_path: Path, ending:
     assert cases.missing_sources(found) == []
     assert [(case.case, case.patient, case.set, case.stacked) for case in found] == [(case.case, case.patient, "train", False) for case in expected]
     for number, pair in enumerate(zip(found, expected, strict=True)):
-        one, two = (stage.ingest(entry.images, entry.label, LABELS, entry.stacked) for entry in pair)
+        one, two = (stage.ingest(entry.images, entry.label, SETTINGS, entry.stacked) for entry in pair)
         assert list(one.images) == ["t1", "flair"]
         for channel, name in enumerate(one.images):
             np.testing.assert_array_equal(one.images[name], two.images[name])

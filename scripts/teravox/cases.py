@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from teravox.errors import UserError
-from teravox.layouts import bids, msd, nnunet, table
+from teravox.layouts import bids, dicom, msd, nnunet, table
 from teravox.layouts.case import Case
 from teravox.layouts.folder import stands
 
 __all__ = ["LAYOUTS", "Case", "missing_sources", "read_cases"]
 
-LAYOUTS = {"table": table.read, "msd": msd.read, "nnunet": nnunet.read, "bids": bids.read}
+LAYOUTS = {"table": table.read, "msd": msd.read, "nnunet": nnunet.read, "bids": bids.read, "dicom": dicom.read}
 
 
 def read_cases(config: dict[str, Any]) -> list[Case]:

@@ -105,6 +105,15 @@ def _with_defaults(value: Any, part: dict[str, Any]) -> Any:
     return value
 
 
+def _patterns(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every regular expression of a configuration with its key."""
+    yield from ((f"labels.{number}.segment", label["segment"]) for number, label in enumerate(config["labels"]))
+    yield "dataset.label.description", config["dataset"]["label"]["description"]
+    for number, channel in enumerate(config["channels"]):
+        for key in ("description", "sequence", "image_type"):
+            yield f"channels.{number}.match.{key}", channel["match"][key] or ""
+
+
 def defaults(key: str) -> dict[str, Any]:
     """The schema's defaults of a block, such as `ingest` or `channels[].match`."""
     part = schema("config")
@@ -136,12 +145,12 @@ def complete(raw: dict[str, Any], source: str = "configuration") -> dict[str, An
 
     names = unique("labels", "name")
     unique("labels", "value")
-    for position, label in enumerate(config["labels"]):
+    for place, pattern in _patterns(config):
         try:
-            re.compile(label["segment"])
+            re.compile(pattern)
         except (re.error, OverflowError, RecursionError) as error:
             reason = " ".join(str(error).split())
-            raise UserError(f"{source}: 'labels.{position}.segment' is {label['segment']!r}, expected a regular expression ({reason})") from None
+            raise UserError(f"{source}: '{place}' is {pattern!r}, expected a regular expression ({reason})") from None
     unique("channels", "name")
     unique("regions", "name")
     reserved = {"case", "patient", "label", "set", "image"} & {channel["name"] for channel in config["channels"]}

@@ -123,6 +123,13 @@ def read_key(path: Path) -> bytes:
     return bytes.fromhex(text)
 
 
+def kept_key(path: Path) -> bytes:
+    """The key in a file, which is drawn and written first when there is none. Raises UserError."""
+    if not path.exists():
+        write_key(path, new_key())
+    return read_key(path)
+
+
 def key_of(argument: str) -> bytes:
     """The key that a command's --key names: a file, or `public` for that of the demo cohort. Raises UserError."""
     return PUBLIC_KEY if argument == PUBLIC else read_key(Path(argument))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pydicom
 
-from teravox import contours, geometry, segments, volumes
+from teravox import checks, contours, geometry, segments
 from teravox.errors import RejectedCase
 
 SOP_CLASS = "1.2.840.10008.5.1.4.1.1.481.3"
@@ -141,8 +141,8 @@ def _points(where: str, item: pydicom.Dataset) -> np.ndarray:
         raise RejectedCase(f"{where}: {len(numbers)} coordinates, expected {'three for each point' if said is None else 3 * int(said)}; damaged file")
     if len(numbers) < 9:
         raise RejectedCase(f"{where}: {len(numbers) // 3} point(s), expected at least 3 of a closed contour; damaged file")
-    if not (np.abs(numbers) <= volumes.FAR_MM).all():
-        raise RejectedCase(f"{where}: coordinates that are not finite or beyond {volumes.FAR_MM:g} mm, expected a patient's; damaged file")
+    if not (np.abs(numbers) <= checks.FAR_MM).all():
+        raise RejectedCase(f"{where}: coordinates that are not finite or beyond {checks.FAR_MM:g} mm, expected a patient's; damaged file")
     return numbers.reshape(-1, 3)
 
 

@@ -7,6 +7,7 @@ import concurrent.futures
 import dataclasses
 import multiprocessing
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from teravox.dicom.headers import Header
 from teravox.dicom.stacks import Stack
 from teravox.errors import RejectedCase
 
+SERIES = "series"  # stands in a reason where the name of a file or folder would
 CHUNK_FILES = 100  # read by a process at a time: some 50 ms
 
 
@@ -65,7 +67,7 @@ def tree(root: Path) -> Iterator[tuple[Path, str]]:
                 yield Path(folder, name), "symbolic link to a folder"
 
 
-def scan(root: Path, workers: int, progress: Callable[[int], None] = lambda count: None) -> Survey:
+def scan(root: Path, workers: int, progress: Callable[[int], object] = lambda count: None) -> Survey:
     """Read the header of every DICOM file below a folder. progress : called with the number of files done since the last call.
 
     Links are not followed: they may lead out of the tree, or hold a file twice.
@@ -149,7 +151,6 @@ def volumes(images: list[Header], options: dict[str, Any]) -> list[Volume]:
         by_series.setdefault((header.study, header.series), []).append(header)
     found = []
     for members in by_series.values():
-        source = str(members[0].path)
         try:
             kept, _ = sources.without_copies(members)
             rejection = None
@@ -160,7 +161,7 @@ def volumes(images: list[Header], options: dict[str, Any]) -> list[Volume]:
             try:
                 if rejection:
                     raise rejection
-                series.check(stack, source, options)
+                series.check(stack, SERIES, options)
                 found.append(Volume(stack, number, "ok", ""))
             except RejectedCase as error:
                 found.append(Volume(stack, number, "rejected", reason(error, stack), error))
@@ -168,8 +169,23 @@ def volumes(images: list[Header], options: dict[str, Any]) -> list[Volume]:
 
 
 def reason(error: RejectedCase, stack: Stack) -> str:
-    """A rejection without the name of the file it begins with, since names can be a person's."""
-    text = str(error)
-    for number, path in enumerate(dict.fromkeys(frame.header.path for frame in stack.frames), start=1):
+    """A rejection without the name of the file it begins with."""
+    return without_paths(str(error), [stack]).removeprefix(f"{SERIES}: ").removeprefix("file 1: ")
+
+
+def without_paths(text: str, stacks: list[Stack]) -> str:
+    """A message with numbers in place of the files' names, since names can be a person's."""
+    paths = dict.fromkeys(frame.header.path for stack in stacks for frame in stack.frames)
+    for number, path in sorted(enumerate(paths, start=1), key=lambda item: -len(str(item[1]))):
         text = text.replace(str(path), f"file {number}")
-    return text.partition(": ")[2] if text.startswith("file 1: ") else text
+    return text
+
+
+def kind(reason: str) -> str:
+    """A reason without its numbers, so that equal faults are counted together."""
+    return re.sub(r"\d+(\.\d+)?", "#", reason.partition(" (")[0].partition(";")[0])[:120]
+
+
+def workers() -> int:
+    """Processes that read headers: one per core that this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -25,7 +25,7 @@ def fits(stack: Stack, rules: dict[str, Any]) -> bool:
             continue
         found = attributes[key]
         if key in PATTERNS:
-            if not re.search(asked, str(found or "")[:TEXT_LENGTH], re.IGNORECASE):
+            if not found_in(asked, found):
                 return False
         elif key == "echo_time_ms":
             if not isinstance(found, int | float) or not asked[0] <= found <= asked[1]:
@@ -36,6 +36,11 @@ def fits(stack: Stack, rules: dict[str, Any]) -> bool:
         elif found != asked:
             return False
     return True
+
+
+def found_in(pattern: str, text: Any) -> bool:
+    """Whether a regular expression is found in a text, whatever the case of its letters; a missing text is an empty one."""
+    return re.search(pattern, str(text or "")[:TEXT_LENGTH], re.IGNORECASE) is not None
 
 
 def choose(candidates: list[Stack], rules: dict[str, Any], source: str) -> Stack:
