@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> None:
     artefacts: dict[str, str] = {}
     rejection = ""
     try:
-        case = stage.ingest(images, args.label, settings["labels"], args.stacked)
+        case = stage.ingest(images, args.label, settings["labels"], args.stacked, settings["ignore_value"])
     except RejectedCase as error:
         rejection = one_line(str(error))
         document |= {"verdict": "rejected", "reason": rejection}
@@ -66,6 +66,7 @@ def main(args: argparse.Namespace) -> None:
                 "format": case.formats["label"],
                 "notes": case.notes["label"],
                 "voxels": statistics.label_voxels(case.label, settings["labels"]),
+                "ignored_voxels": 0 if settings["ignore_value"] is None else int(np.count_nonzero(case.label == settings["ignore_value"])),
             },
         }
         for role, notes in case.notes.items():
@@ -93,7 +94,7 @@ if __name__ == "__main__":
     parser.add_argument("--image", type=channel, action="append", required=True, metavar="CHANNEL=PATH", help="file or DICOM folder, one per channel")
     parser.add_argument("--label", required=True, metavar="PATH", help="file, or DICOM SEG")
     parser.add_argument("--stacked", action="store_true", help="the channels are the volumes of one 4D file")
-    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: labels and channels of the configuration")
+    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: channels, labels and ignore_value of the configuration")
     parser.add_argument("--out", type=Path, required=True, help="folder for the volumes and case.json, rewritten")
     parser.add_argument(
         "--on-rejected", choices=["stop", "record"], default="stop", help="whether a rejected case fails the command (default) or is only recorded"

@@ -37,7 +37,7 @@ def run(out: Path, images: dict[str, Path], label: Path, labels: list[dict[str, 
         image=[(name, str(path)) for name, path in images.items()],
         label=str(label),
         stacked=False,
-        settings={"channels": [{"name": name} for name in images], "labels": labels},
+        settings={"channels": [{"name": name} for name in images], "labels": labels, "ignore_value": None},
         out=out,
         on_rejected=on_rejected,
         request="",
@@ -278,7 +278,7 @@ def outputs(out: Path) -> list[bytes]:
 
 
 def arguments(out: Path, image: Path, label: Path) -> list[str]:
-    settings = json.dumps({"channels": [{"name": "t1"}], "labels": LABELS})
+    settings = json.dumps({"channels": [{"name": "t1"}], "labels": LABELS, "ignore_value": None})
     return ["--case=c1", "--patient=p1", f"--image=t1={image}", f"--label={label}", f"--settings={settings}", f"--out={out}", "--on-rejected=record"]
 
 
@@ -335,7 +335,7 @@ def test_body_ct_to_a_shard(shared: Path, tmp_path: Path) -> None:
     label = nib.load(folder / "example_seg_dicom.nii.gz")
     values = [int(value) for value in np.unique(np.asanyarray(label.dataobj)) if value]
     labels = [{"name": f"organ{value}", "value": value} for value in values]
-    settings = {"channels": [{"name": "ct"}], "labels": labels, "resample": {"spacing_mm": 3.0}, "shard": {"block_mb": 1}}
+    settings = {"channels": [{"name": "ct"}], "labels": labels, "ignore_value": None, "resample": {"spacing_mm": 3.0}, "shard": {"block_mb": 1}}
     text = f"--settings={json.dumps(settings)}"
     ingested, resampled, written = tmp_path / "ingest" / "c1", tmp_path / "resample" / "c1", tmp_path / "shards"
     done = call(

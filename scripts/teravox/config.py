@@ -19,18 +19,33 @@ STAGE_SETTINGS = {
     "ingest": ["channels.name", "channels.match", "labels", "ignore_value", "ingest"],
     "split": ["dataset", "channels.name", "split", "on_rejected"],
     "resample": ["channels.name", "labels", "resample"],
-    "fingerprint": ["channels.name", "labels"],
+    "fingerprint": ["channels.name", "labels", "ignore_value"],
     "shard": ["channels.name", "labels", "shard"],
     "plan": ["channels.name", "labels", "train.folds", "train.levels", "train.filters", "train.threads"],
     "train": [
         "seed",
         "channels",
         "labels",
+        "ignore_value",
         *(f"train.{key}" for key in ("levels", "filters", "steps", "learning_rate", "weight_decay", "average", "threads", "augment")),
     ],
     "predict": ["labels", "predict"],
-    "evaluate": ["labels", "regions", "evaluate"],
-    "report": ["seed", "on_rejected", "dataset", "channels", "labels", "regions", "split", "resample", "shard", "train", "predict", "evaluate"],
+    "evaluate": ["labels", "ignore_value", "regions", "evaluate"],
+    "report": [
+        "seed",
+        "on_rejected",
+        "dataset",
+        "channels",
+        "labels",
+        "ignore_value",
+        "regions",
+        "split",
+        "resample",
+        "shard",
+        "train",
+        "predict",
+        "evaluate",
+    ],
 }
 
 
@@ -116,7 +131,8 @@ def complete(raw: dict[str, Any], source: str = "configuration") -> dict[str, An
         return values
 
     names = unique("labels", "name")
-    unique("labels", "value")
+    if config["ignore_value"] in unique("labels", "value"):
+        raise UserError(f"{source}: 'ignore_value' is {config['ignore_value']}, the value of a label; expected another")
     unique("channels", "name")
     unique("regions", "name")
     reserved = {"case", "patient", "label", "set", "image"} & {channel["name"] for channel in config["channels"]}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from teravox import dicom, dicom_seg, geometry, volumes
+from teravox import dicom, dicom_seg, geometry, statistics, volumes
 from teravox.errors import RejectedCase
 from teravox.labels import as_label
 
@@ -34,11 +34,11 @@ def read_source(path: Path, volume: int | None = None) -> volumes.Volume:
         raise RejectedCase(f"{path}: not readable ({error.strerror or type(error).__name__}), expected a file this user may read") from None
 
 
-def ingest(images: dict[str, str], label: str, labels: list[dict[str, Any]], stacked: bool = False) -> Ingested:
+def ingest(images: dict[str, str], label: str, labels: list[dict[str, Any]], stacked: bool = False, ignore_value: int | None = None) -> Ingested:
     """Read all channels and the label of a case, and check that they share one grid. Raises RejectedCase with one line.
 
     images : channel -> path; label : path of a volume, or of a DICOM SEG; labels : name and value of each label;
-    stacked : the channels are the volumes of one 4D file.
+    stacked : the channels are the volumes of one 4D file; ignore_value : of label voxels that nobody judged.
     """
     arrays: dict[str, np.ndarray] = {}
     formats, notes = {}, {}
@@ -66,9 +66,9 @@ def ingest(images: dict[str, str], label: str, labels: list[dict[str, Any]], sta
         volume = read_source(Path(label))
         mask, grid = geometry.to_canonical(volume.array, volume.affine)
         check_grid(label, mask.shape, grid, reference[0], shape, affine)
-        mask = as_label(mask, [item["value"] for item in labels], label)
+        mask = as_label(mask, [item["value"] for item in labels], label, ignore_value)
         formats["label"], notes["label"] = volume.format, list(volume.notes)
-    if not mask.any():
+    if not statistics.counted(mask, ignore_value).any():
         notes["label"].append("no voxel is labelled")
     return Ingested(arrays, mask, affine, orientation, formats, notes)
 

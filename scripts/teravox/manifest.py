@@ -19,7 +19,8 @@ UNREADABLE = "unreadable"  # no hash: such a file is tried again every time, sin
 def members(path: Path) -> list[tuple[Path, str]]:
     """Every file of a source with its name relative to it: a folder is walked, a file is its first member ("").
 
-    A volume in two files has both, whichever of them is named: the header ("") and the file of its voxels (VOXELS). Links to folders are not followed; links to nothing, pipes and devices are no members. A source that does not exist has none.
+    A volume in two files has both, whichever of them is named: the header ("") and the file of its voxels (VOXELS). Links to
+    folders are not followed; links to nothing, pipes and devices are no members. A source that does not exist has none.
     """
     if path.is_file():
         header, voxels = companions.files_of(path)
