@@ -48,10 +48,10 @@ def evaluate_case(args: argparse.Namespace) -> None:
         ("native", np.asarray(prediction), np.asarray(reference), affine),
         ("grid", np.asarray(grid_prediction), np.asarray(grid_reference), grid),
     ):
+        excluded = None if settings["ignore_value"] is None else truth == settings["ignore_value"]
         for (name, mask), (_, expected) in zip(masks(found, settings), masks(truth, settings), strict=True):
-            rows.append(
-                {**about, "label": name, "space": space, **finite(metrics.score(mask, expected, where, settings["evaluate"]["nsd_tolerance_mm"]))}
-            )
+            scores = metrics.score(mask, expected, where, settings["evaluate"]["nsd_tolerance_mm"], excluded)
+            rows.append({**about, "label": name, "space": space, **finite(scores)})
 
     channel = settings["evaluate"]["picture_channel"] or next(iter(ingested["channels"]))
     if channel not in ingested["channels"]:
@@ -123,6 +123,8 @@ if __name__ == "__main__":
     every.add_argument("--folds", type=int, nargs="+", required=True, help="the trained folds")
     every.add_argument("--split", type=Path, required=True, help="split.json")
     for command in (one, every):
-        command.add_argument("--settings", type=parse_settings, required=True, help="JSON: labels, regions and evaluate of the configuration")
+        command.add_argument(
+            "--settings", type=parse_settings, required=True, help="JSON: labels, ignore_value, regions and evaluate of the configuration"
+        )
         command.add_argument("--out", type=Path, required=True, help="JSON document to write")
     raise SystemExit(run_command(lambda args: args.function(args), parser))

@@ -19,7 +19,7 @@ def main(args: argparse.Namespace) -> None:
         (store.load(args.resampled / name / "image.nii", document)[0], store.load(args.resampled / name / "label.nii", document)[0])
         for name, document in documents.items()
     )
-    found = stage.fingerprint(pairs, channels)
+    found = stage.fingerprint(pairs, channels, settings["ignore_value"])
     recorder.write(
         args.out,
         {
@@ -39,6 +39,6 @@ if __name__ == "__main__":
     parser.add_argument("--split", type=Path, required=True, help="split.json")
     parser.add_argument("--fold", type=int, required=True, help="the fold; its own cases and the test set are left out")
     parser.add_argument("--resampled", type=Path, required=True, help="folder with a subfolder per resampled case")
-    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: channels and labels of the configuration")
+    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: channels, labels and ignore_value of the configuration")
     parser.add_argument("--out", type=Path, required=True, help="fingerprint JSON")
     raise SystemExit(run_command(main, parser))

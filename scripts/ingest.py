@@ -113,7 +113,11 @@ def main(args: argparse.Namespace) -> None:
             "spacing_mm": geometry.spacing_of(case.affine).tolist(),
             "orientation": case.orientation.tolist(),
             "channels": described,
-            "label": {**described_source(case.read["label"]), "voxels": statistics.label_voxels(case.label, settings["labels"])},
+            "label": {
+                **described_source(case.read["label"]),
+                "voxels": statistics.label_voxels(case.label, settings["labels"]),
+                "ignored_voxels": 0 if settings["ignore_value"] is None else int(np.count_nonzero(case.label == settings["ignore_value"])),
+            },
             "files": [entry for role in sources for entry in accounted(role, case.read[role])],
         }
         for role, read in case.read.items():
@@ -180,7 +184,7 @@ if __name__ == "__main__":
     parser.add_argument("--key", required=True, metavar="FILE", help="key of the pseudonyms, or 'public' for the demo cohort's")
     parser.add_argument("--stacked", action="store_true", help="the channels are the volumes of one 4D file")
     parser.add_argument("--fault", default="", metavar="REASON", help="reject the case for a reason that the data set's layout shows")
-    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: labels and channels of the configuration")
+    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: channels, labels, ignore_value and ingest of the configuration")
     parser.add_argument("--out", type=Path, required=True, help="folder for the volumes and case.json, rewritten")
     parser.add_argument(
         "--on-rejected", choices=["stop", "record"], default="stop", help="whether a rejected case fails the command (default) or is only recorded"

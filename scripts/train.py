@@ -46,7 +46,7 @@ def main(args: argparse.Namespace) -> None:
         image, label = reader.load(case)
         image = normalise.normalise(image, settings["channels"], reader.statistics[case], fingerprint["channels"])
         rng = np.random.default_rng([seed, args.fold, 2, number])
-        return augment.augment(image, normalise.class_indices(label, values), options["augment"], rng)
+        return augment.augment(image, normalise.class_indices(label, values, settings["ignore_value"]), options["augment"], rng)
 
     started = time.monotonic()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -96,6 +96,8 @@ if __name__ == "__main__":
     parser.add_argument("--fingerprint", type=Path, required=True, help="fingerprint of the fold: its training cases and their statistics")
     parser.add_argument("--shards", type=Path, required=True, help="folder of the shards")
     parser.add_argument("--count", type=int, required=True, help="number of shards")
-    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: seed, channels, labels and train of the configuration")
+    parser.add_argument(
+        "--settings", type=parse_settings, required=True, help="JSON: seed, channels, labels, ignore_value and train of the configuration"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for weights.npz, history.csv and model.json")
     raise SystemExit(run_command(main, parser))

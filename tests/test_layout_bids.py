@@ -18,6 +18,7 @@ from teravox import ingest as stage
 from teravox.errors import UserError
 
 LABELS = [{"name": "core", "value": 1}, {"name": "rim", "value": 2}]
+SETTINGS = config.filled({"channels": [{"name": "t1"}, {"name": "flair"}], "labels": LABELS}, "ingest")
 T1, FLAIR, MASK = ["suffix=T1w"], ["suffix=FLAIR"], ["suffix=mask", "desc=lesion"]
 MISSPELT = {"t1w": "suffix", "T1w=suffix": "unknown entity 'T1w'", "acquisitoin=x": "did you mean 'acquisition'?", "desc=a b": "letters and digits"}
 

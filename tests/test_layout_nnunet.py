@@ -15,6 +15,7 @@ from teravox import ingest as stage
 from teravox.errors import UserError
 
 LABELS = [{"name": "core", "value": 1}, {"name": "rim", "value": 2}]
+SETTINGS = config.filled({"channels": [{"name": "t1"}, {"name": "flair"}], "labels": LABELS}, "ingest")
 
 
 def settings(path: Path, layout: str = "nnunet", **more: Any) -> dict[str, Any]:

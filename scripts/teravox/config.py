@@ -21,18 +21,33 @@ STAGE_SETTINGS = {
     "ingest": ["channels.name", "channels.match", "labels", "ignore_value", "ingest"],
     "split": ["dataset", "channels.name", "channels.match", "labels", "ignore_value", "split", "on_rejected"],  # what names the cases
     "resample": ["channels.name", "labels", "resample"],
-    "fingerprint": ["channels.name", "labels"],
+    "fingerprint": ["channels.name", "labels", "ignore_value"],
     "shard": ["channels.name", "labels", "shard"],
     "plan": ["channels.name", "labels", "train.folds", "train.levels", "train.filters", "train.threads"],
     "train": [
         "seed",
         "channels",
         "labels",
+        "ignore_value",
         *(f"train.{key}" for key in ("levels", "filters", "steps", "learning_rate", "weight_decay", "average", "threads", "augment")),
     ],
     "predict": ["labels", "predict"],
-    "evaluate": ["labels", "regions", "evaluate"],
-    "report": ["seed", "on_rejected", "dataset", "channels", "labels", "regions", "split", "resample", "shard", "train", "predict", "evaluate"],
+    "evaluate": ["labels", "ignore_value", "regions", "evaluate"],
+    "report": [
+        "seed",
+        "on_rejected",
+        "dataset",
+        "channels",
+        "labels",
+        "ignore_value",
+        "regions",
+        "split",
+        "resample",
+        "shard",
+        "train",
+        "predict",
+        "evaluate",
+    ],
 }
 
 
@@ -144,7 +159,8 @@ def complete(raw: dict[str, Any], source: str = "configuration") -> dict[str, An
         return values
 
     names = unique("labels", "name")
-    unique("labels", "value")
+    if config["ignore_value"] in unique("labels", "value"):
+        raise UserError(f"{source}: 'ignore_value' is {config['ignore_value']}, the value of a label; expected another")
     for place, pattern in _patterns(config):
         try:
             re.compile(pattern)

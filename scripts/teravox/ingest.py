@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from teravox import checks, dicom_seg, file_lists, geometry, manifest, rtstruct, volumes
+from teravox import checks, dicom_seg, file_lists, geometry, manifest, rtstruct, statistics, volumes
 from teravox.dicom import match, series, sources
 from teravox.dicom.headers import is_dicom_file
 from teravox.errors import RejectedCase
@@ -97,9 +97,9 @@ def ingest(images: dict[str, str], label: str, settings: dict[str, Any], stacked
         volume = run(read_source, Path(label), match.NO_RULES, options, about=label, megabytes=_megabytes(label))
         mask, grid = geometry.to_canonical(volume.array, volume.affine)
         check_grid(label, mask.shape, grid, reference[0], shape, affine)
-        mask = as_label(mask, [item["value"] for item in settings["labels"]], label)
+        mask = as_label(mask, [item["value"] for item in settings["labels"]], label, settings["ignore_value"])
         read["label"] = _about(volume)
-    if not mask.any():
+    if not statistics.counted(mask, settings["ignore_value"]).any():
         read["label"].notes.append("no voxel is labelled")
     return Ingested(arrays, mask, affine, orientation, read)
 

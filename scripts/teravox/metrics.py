@@ -86,12 +86,17 @@ def _check(prediction: np.ndarray, reference: np.ndarray, affine: np.ndarray, to
         raise ValueError(f"tolerance_mm is {tolerance_mm}, expected a finite value of at least 0")
 
 
-def score(prediction: np.ndarray, reference: np.ndarray, affine: np.ndarray, tolerance_mm: float) -> dict[str, Any]:
+def score(
+    prediction: np.ndarray, reference: np.ndarray, affine: np.ndarray, tolerance_mm: float, excluded: np.ndarray | None = None
+) -> dict[str, Any]:
     """Compare two masks on one grid.
 
     prediction, reference : bool, (x, y, z), one shape.
     affine : (4, 4), RAS+, mm; orthogonal, in any direction and with any spacing.
     tolerance_mm : float, mm, at least 0; how far a surface may lie off and still count for NSD.
+    excluded : bool, (x, y, z), voxels that nobody judged; None for none. They are removed from both masks before anything is
+        counted, volumes included. Surfaces are those of what remains: where the excluded region cuts through a mask, the cut
+        is a surface of that mask, and of both, at distance 0, where it cuts through both.
 
     Returns floats dice, iou, hd95 (mm), assd (mm), nsd, volume_ml, reference_volume_ml, and `empty`: "none", "both",
     "reference" (the reference is empty, the prediction is not) or "prediction" (the other way round). With A and B the two
@@ -110,6 +115,10 @@ def score(prediction: np.ndarray, reference: np.ndarray, affine: np.ndarray, tol
     `EMPTY_RULE` says what empty masks score. Raises ValueError for other dtypes, shapes or tolerances.
     """
     _check(prediction, reference, affine, tolerance_mm)
+    if excluded is not None:
+        if excluded.dtype != np.bool_ or excluded.shape != prediction.shape:
+            raise ValueError(f"excluded has dtype {excluded.dtype} and shape {excluded.shape}, expected bool and {prediction.shape}")
+        prediction, reference = prediction & ~excluded, reference & ~excluded
     count, reference_count = int(np.count_nonzero(prediction)), int(np.count_nonzero(reference))
     volumes = {"volume_ml": count * voxel_volume_ml(affine), "reference_volume_ml": reference_count * voxel_volume_ml(affine)}
     if not count and not reference_count:

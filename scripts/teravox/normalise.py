@@ -36,10 +36,14 @@ def pad_to_multiple(array: np.ndarray, multiple: int) -> np.ndarray:
     return np.pad(array, widths)
 
 
-def class_indices(label: np.ndarray, values: list[int]) -> np.ndarray:
-    """Label values -> class indices: 0 stays 0, the i-th of `values` becomes i + 1. Any shape, unsigned integers."""
-    table = np.zeros(max(values) + 1, np.uint8 if len(values) < 256 else np.uint16)
-    for index, value in enumerate(values, start=1):
+def class_indices(label: np.ndarray, values: list[int], ignore_value: int | None = None) -> np.ndarray:
+    """Label values -> class indices: 0 stays 0, the i-th of `values` becomes i + 1. Any shape, unsigned integers.
+
+    ignore_value becomes len(values) + 1, the first index that is no class: see `loss.dice_cross_entropy`.
+    """
+    known = values if ignore_value is None else [*values, ignore_value]
+    table = np.zeros(max(known) + 1, np.uint8 if len(known) < 256 else np.uint16)
+    for index, value in enumerate(known, start=1):
         table[value] = index
     return table[label]
 

@@ -14,7 +14,12 @@ def describe(array: np.ndarray) -> dict[str, Any]:
 
 
 def label_voxels(label: np.ndarray, labels: list[dict[str, Any]]) -> dict[str, int]:
-    """Voxels per label name, counted plane by plane: numpy counts in copies of 8 bytes per voxel."""
-    size = max(item["value"] for item in labels) + 1
+    """Voxels per label name, counted plane by plane: numpy counts in copies of 8 bytes per voxel. Other values are left out."""
+    size = max(*(item["value"] for item in labels), int(label.max())) + 1
     counts = sum((np.bincount(plane.ravel(), minlength=size) for plane in label), np.zeros(size, np.int64))
     return {item["name"]: int(counts[item["value"]]) for item in labels}
+
+
+def counted(label: np.ndarray, ignore_value: int | None) -> np.ndarray:
+    """Where a label counts as one: bool, of the label's shape, False for background and for voxels that nobody judged."""
+    return label > 0 if ignore_value is None else (label > 0) & (label != ignore_value)

@@ -13,7 +13,8 @@ from teravox.network.unet import UNet
 
 GRADIENT_NORM = 12.0  # gradients are clipped to this global norm, as in nnU-Net
 
-# (normalised and augmented image (d, h, w, c), class indices (d, h, w)), not padded, for a case at a step
+# (normalised and augmented image (d, h, w, c), class indices (d, h, w)), not padded, for a case at a step; an index that is no
+# class of the network has no part in the loss
 LoadCase = Callable[[str, int], tuple[np.ndarray, np.ndarray]]
 
 
