@@ -112,7 +112,7 @@ if __name__ == "__main__":
     one.add_argument("--prediction", type=Path, required=True, help="the prediction's JSON document")
     one.add_argument("--ingested", type=Path, required=True, help="folder of the ingested case")
     one.add_argument("--resampled", type=Path, required=True, help="folder of the resampled case")
-    one.add_argument("--patient", required=True, help="identifier of the patient")
+    one.add_argument("--patient", required=True, help="pseudonym of the patient")
     side = one.add_mutually_exclusive_group(required=True)
     side.add_argument("--fold", type=int, help="fold whose model predicted this validation case")
     side.add_argument("--test", action="store_true", help="the case belongs to the test set")

@@ -73,6 +73,17 @@ def test_a_mistake_is_one_line_that_names_it(raw: dict[str, Any], expected: str)
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("private", ["out", "out/deep", "./x/../out", "link", "link/deep", ".", "deep/.."])
+def test_the_key_lies_neither_in_the_results_nor_around_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "link").symlink_to("out")
+    with pytest.raises(UserError, match="expected a folder neither in 'results'"):
+        config.complete(minimal(results="out", private=private))
+    for allowed in ("private", "out2", "../out", "deep/out"):
+        assert config.complete(minimal(results="out", private=allowed))["private"] == allowed
+
+
 def test_defaults_are_those_of_the_schema() -> None:
     raw = minimal(train={"steps": 7})
     before = copy.deepcopy(raw)

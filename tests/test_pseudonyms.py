@@ -6,11 +6,14 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from blake3 import blake3
 
+from builders import write_nifti
 from teravox import manifest, pseudonyms
 from teravox.errors import UserError
+from test_ingest import call
 
 KEY = bytes(range(32))
 HASHES = [pseudonyms.pseudonym, pseudonyms.uid_hash, pseudonyms.name_hash]
@@ -86,6 +89,26 @@ def test_a_collision_is_refused_without_naming_anyone(monkeypatch: pytest.Monkey
 def test_an_identifier_is_hidden_wherever_it_stands(identifier: str, text: str, expected: str) -> None:
     patient = pseudonyms.pseudonym(identifier, KEY)
     assert pseudonyms.hide(text, patient, KEY) == expected.replace("*", patient)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_ingestion_writes_no_identifier_of_a_path(tmp_path: Path, missing: bool) -> None:
+    """Neither in the verdict nor in what it prints or records, whether the case is rejected or not."""
+    folder, out, patient = tmp_path / "MRN0077121" / "scan_mrn", tmp_path / "out", pseudonyms.pseudonym("MRN0077121", KEY)
+    folder.mkdir(parents=True)
+    pseudonyms.write_key(tmp_path / "pseudonym.key", KEY)
+    array = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    image = write_nifti(folder / "MRN0077121.nii", array, change=lambda image: image.header.set_slope_inter(0.5, 0.25))
+    label = folder / "none.nii" if missing else write_nifti(folder / "label.nii", np.zeros((3, 4, 5), np.uint8))
+    settings = '--settings={"channels":[{"name":"t1"}],"labels":[{"name":"a","value":1}]}'
+    paths = [f"--image=t1={image}", f"--label={label}", f"--key={tmp_path / 'pseudonym.key'}", f"--out={out}"]
+    done = call("ingest", "--case=c1", f"--patient={patient}", "--on-rejected=record", settings, *paths)
+    assert done.returncode == 0
+    documents = [(out / name).read_text() for name in ("case.json", "case.run.json")]
+    for text in (*documents, done.stdout.decode(), done.stderr.decode()):
+        assert "MRN0077121" not in text
+    assert f"{patient}/scan_mrn" in documents[1] and f"{patient}/scan_mrn" in done.stdout.decode()
+    assert (f"{patient}/scan_mrn/none.nii: missing" in documents[0]) == missing
 
 
 # The key file
