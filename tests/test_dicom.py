@@ -38,7 +38,7 @@ def read(folder: Path, options: dict[str, Any] | None = None, **rules: Any) -> c
     return reading.read_series(folder, NO_RULES | rules, OPTIONS | (options or {}))
 
 
-def segmented(path: Path, shape: tuple[int, ...], affine: np.ndarray, labels: list[dict[str, Any]], frame_of_reference: str = "") -> np.ndarray:
+def segmented(path: Path, shape: Any, affine: np.ndarray, labels: list[dict[str, Any]], frame_of_reference: str = "") -> np.ndarray:
     return dicom_seg.read_segmentation(path, shape, affine, [{"segment": "", **label} for label in labels], frame_of_reference, OPTIONS).label
 
 
