@@ -51,6 +51,10 @@ MISTAKES = [
     (minimal(results=""), "'results' is '', expected letters, digits and _ . / - only"),
     (minimal(labels=[{"name": "core"}]), "key 'labels.0.value' is missing"),
     (minimal(labels=[{"name": "core", "value": 0}]), "'labels.0.value' is 0, expected at least 1"),
+    (
+        minimal(labels=[{"name": "core", "value": 1}, {"name": "rim", "value": 2, "segment": "(rim"}]),
+        "'labels.1.segment' is '(rim', expected a regular expression (missing )",
+    ),
     (minimal(dataset={"layout": "table"}), "key 'dataset.path' is missing"),
     ({}, "key 'channels' is missing"),
     (minimal(labels=[{"name": "core", "value": 1}, {"name": "core", "value": 2}]), "'labels' names name 'core' more than once"),
