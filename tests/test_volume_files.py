@@ -424,7 +424,7 @@ except RejectedCase as error:
 print("", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
     started = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     seconds = time.monotonic() - started
     assert done.returncode == 0 and done.stdout.startswith(str(path)), done.stderr
     assert seconds < 20  # most of it the start of the interpreter; a hang would be far more
