@@ -15,7 +15,8 @@ from pydicom.dataset import FileMetaDataset
 from pydicom.uid import UID, ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian, generate_uid
 
 from teravox import numa
-from teravox.dicom.headers import Frame, Header
+from teravox.dicom.frames import Frame
+from teravox.dicom.headers import Header
 from teravox.errors import RejectedCase
 
 CALIBRATED = {"CT", "PT"}  # modalities whose rescaled values have a unit, whatever MONOCHROME1 says about their display

@@ -11,7 +11,9 @@ import pydicom
 from pydicom.uid import ExplicitVRLittleEndian
 
 from teravox import hashing, numa
-from teravox.dicom.headers import SECONDARY_CAPTURE, Frame, Header, is_dicom_file, open_dicom, read_header
+from teravox.dicom.frames import Frame
+from teravox.dicom.headers import SECONDARY_CAPTURE, Header, read_header
+from teravox.dicom.streams import HEADER_BYTES, is_dicom_file, open_dicom
 from teravox.errors import RejectedCase
 
 DICOM_SUFFIXES = {".dcm", ".ima", ".dicom", ".dic", ".img"}  # names that promise an image, whatever the file holds

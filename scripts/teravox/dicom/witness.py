@@ -11,7 +11,7 @@ import nibabel as nib
 import numpy as np
 import SimpleITK as sitk
 
-from teravox.dicom.headers import Frame
+from teravox.dicom.frames import Frame
 from teravox.dicom.stacks import GAP_ATOL_MM, GAP_RTOL, Grid
 
 VALUE_RTOL = 1e-5  # of the largest value: dcm2niix keeps slope and scaled values as float32
