@@ -11,7 +11,7 @@ import pydicom
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian
 
 from teravox.dicom.frames import TAGS, Frame, frames_of, plain
-from teravox.dicom.streams import check_deflated, is_dicom_file, open_dicom, pixel_element, pixels_of_deflated
+from teravox.dicom.streams import HEADER_BYTES, TooLarge, check_deflated, is_dicom_file, open_dicom, pixel_element, pixels_of_deflated
 from teravox.errors import RejectedCase
 
 __all__ = ["Frame", "Header", "is_dicom_file", "read_header"]
@@ -93,6 +93,8 @@ def read_header(path: Path) -> Header:
             return _header(path, data, packed or deflated, *pixels)
     except RejectedCase:
         raise
+    except TooLarge:
+        raise RejectedCase(f"{path}: header of more than {HEADER_BYTES} bytes in a gzip file, expected at most that; decompress it first") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise RejectedCase(f"{path}: damaged gzip file ({type(error).__name__}); get the file again from its source") from None
     except (RecursionError, Exception) as error:  # a damaged file can raise anything, and the text can quote a patient's data

@@ -88,6 +88,8 @@ def _read(stack: Stack, source: Path, options: dict[str, Any], accounts: list[Ac
         voxels = pixels.values(grid.frames, raw, str(source), options)
         plain = {path: header.path for path, header in files.items()}
         opinion = witness.second_opinion(grid, plain, voxels.plain, component, scratch)
+    if opinion.elsewhere:
+        raise RejectedCase(f"{source}: dcm2niix reads the same voxels but places them elsewhere than the headers do; damaged or unsupported")
     if not opinion.by:
         raise RejectedCase(f"{source}: neither dcm2niix nor GDCM reads the voxels that its headers and pixels give; damaged or unsupported")
     array, affine = voxels.values, grid.affine
@@ -127,6 +129,9 @@ def _untiled(frame: Frame, header: Header, tiles: np.ndarray) -> tuple[np.ndarra
     across = tiles.shape[1] // columns
     if min(rows, columns, count, across) < 1 or tiles.shape[0] % rows or tiles.shape[1] % columns or count > across * (tiles.shape[0] // rows):
         raise RejectedCase(f"{frame.header.path}: mosaic of {tiles.shape} pixels for {count} slices of {rows} x {columns}, expected room for all")
-    slices = tiles.reshape(tiles.shape[0] // rows, rows, across, columns).transpose(0, 2, 1, 3).reshape(-1, rows, columns)[:count]
+    slices = tiles.reshape(tiles.shape[0] // rows, rows, across, columns).transpose(0, 2, 1, 3).reshape(-1, rows, columns)
+    if slices[count:].any():
+        raise RejectedCase(f"{frame.header.path}: mosaic of {count} slices by its header, but pixels in the tiles after them; expected empty ones")
+    slices = slices[:count]
     by_column = lps[:, [1, 0, 2, 3]]  # nibabel counts (row, column, slice)
     return np.ascontiguousarray(slices), geometry.LPS_FROM_RAS @ by_column

@@ -35,6 +35,10 @@ def is_dicom_file(path: Path) -> bool:
     return start[128:132] == b"DICM"
 
 
+class TooLarge(OSError):
+    """More bytes than may come out of a compressed file."""
+
+
 class _Bounded(io.RawIOBase):
     """A decompressed stream that ends with an error instead of growing without bound."""
 
@@ -53,7 +57,7 @@ class _Bounded(io.RawIOBase):
     def seek(self, offset: int, whence: int = 0) -> int:
         target = offset if whence == 0 else self._stream.tell() + offset
         if whence == 2 or target > self._limit:
-            raise OSError("beyond the bound")
+            raise TooLarge("beyond the bound")
         return self._stream.seek(target)
 
     def read(self, size: int = -1) -> bytes:
@@ -61,7 +65,7 @@ class _Bounded(io.RawIOBase):
         if size < 0 or size > left:
             data = self._stream.read(left + 1)
             if len(data) > left:
-                raise OSError("beyond the bound")
+                raise TooLarge("beyond the bound")
             return data
         return self._stream.read(size)
 
