@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from teravox import contained
 from teravox.dicom import headers, series, sources
 from teravox.dicom.headers import Header
 from teravox.dicom.stacks import Stack
@@ -122,8 +123,6 @@ def _read(paths: list[Path]) -> list[Header | Other]:
 
 
 def _read_alone(paths: list[Path]) -> list[Header | Other]:
-    from teravox import contained
-
     found: list[Header | Other] = []
     for path in paths:
         try:

@@ -4,16 +4,18 @@ import contextlib
 import dataclasses
 import gzip
 import io
+import itertools
 import math
 import struct
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import pydicom
+from pydicom.datadict import tag_for_keyword
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian
 
 from teravox.errors import RejectedCase
@@ -25,6 +27,15 @@ UNDEFINED = 0xFFFFFFFF  # length of compressed pixels
 NAME_TEXT = 64  # longest text kept of an attribute that is only compared
 SEGMENTATIONS = {"1.2.840.10008.5.1.4.1.1.66.4": "SEG", "1.2.840.10008.5.1.4.1.1.66.7": "SEG", "1.2.840.10008.5.1.4.1.1.481.3": "RTSTRUCT"}
 SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
+
+Values = dict[int, Any]  # of a data set, by tag
+
+
+def _tag(name: str | int) -> int:
+    found = tag_for_keyword(name) if isinstance(name, str) else name
+    assert found is not None, name
+    return int(found)
+
 
 # Equal in every frame of a volume; a missing attribute counts as a value.
 CONSTANT = (
@@ -96,12 +107,12 @@ _SOURCES = {  # further names of what is asked above
 _SPATIAL = ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing")
 _OTHER = ("NumberOfFrames", "HighBit", "ModalityLUTSequence", "RescaleSlope", "RescaleIntercept", "SpacingBetweenSlices", "PlanarConfiguration")
 _GROUPS = ("PerFrameFunctionalGroupsSequence", "SharedFunctionalGroupsSequence")
+_NAMES = tuple(dict.fromkeys([*CONSTANT, *VOLUME, *TIMES, *_OTHER]))
+# The tags of everything that is asked for: each name's in the order of its sources, and all of them for pydicom to read no others.
+_TAGS_OF = {name: tuple(_tag(source) for source in _SOURCES.get(name, (name,))) for name in (*_NAMES, *ONCE, *_SPATIAL)}
 _TAGS: list[str | int] = [
-    *dict.fromkeys(
-        [*CONSTANT, *(name for name in (*VOLUME, *TIMES) if name not in _SOURCES), *ONCE, *_SPATIAL, *_OTHER, *_GROUPS]
-        + [name for names in _SOURCES.values() for name in names]
-        + ["DiffusionGradientDirectionSequence", "ReferencedSeriesSequence", "ReferencedFrameOfReferenceSequence"]
-    )
+    *dict.fromkeys(tag for tags in _TAGS_OF.values() for tag in tags),
+    *(_tag(name) for name in (*_GROUPS, "DiffusionGradientDirectionSequence", "ReferencedSeriesSequence", "ReferencedFrameOfReferenceSequence")),
 ]
 
 
@@ -300,7 +311,8 @@ def _header(path: Path, data: pydicom.Dataset, packed: bool, pixels: str, offset
     )
     if not pixels and ("Rows" in data or "Image Storage" in name or not sop_class):
         raise RejectedCase(f"{path}: image without PixelData (truncated file?); get it again, or move it out of the series' folder")
-    once = {keyword: _plain(data.get(keyword)) for keyword in ONCE}
+    top = _values(data)
+    once = {keyword: _plain(next(_found(keyword, [top]), None)) for keyword in ONCE}
     contrast = data.get("ContrastBolusAgent")
     once["contrast"] = bool(contrast) or None if contrast is not None else None
     count = int(data.get("NumberOfFrames") or 1)
@@ -314,7 +326,7 @@ def _header(path: Path, data: pydicom.Dataset, packed: bool, pixels: str, offset
             raise RejectedCase(f"{path}: pixels in {pixels}, expected integers in PixelData; convert the map to NIfTI")
         _check_image(path, data, header)
         try:
-            header.frames.extend(_frames(header, data))
+            header.frames.extend(_frames(header, data, top))
         except RejectedCase:
             raise
         except Exception as error:  # see read_header
@@ -361,34 +373,21 @@ def _check_image(path: Path, data: pydicom.Dataset, header: Header) -> None:
         raise RejectedCase(f"{path}: ModalityLUTSequence is present, expected RescaleSlope and RescaleIntercept")
 
 
-def _frames(header: Header, data: pydicom.Dataset) -> Iterator[Frame]:
+def _frames(header: Header, data: pydicom.Dataset, top: Values) -> Iterator[Frame]:
     count, path = header.frame_count, header.path
     per_frame = list(data.get("PerFrameFunctionalGroupsSequence") or [])
     shared = [part for group in data.get("SharedFunctionalGroupsSequence") or [] for part in _parts(group)]
     if count > 1 and len(per_frame) != count:
         raise RejectedCase(f"{path}: {len(per_frame)} items in PerFrameFunctionalGroupsSequence, expected {count} (NumberOfFrames)")
-    common: dict[Any, Any] = {}
-
-    def looked_up(keyword: str | int, own: list[pydicom.Dataset], top: bool) -> Any:
-        for place in own:
-            if keyword in place:
-                return place[keyword].value
-        if (keyword, top) not in common:  # the same for all frames: looked up once
-            places = [*shared, data] if top else shared
-            common[keyword, top] = next((place[keyword].value for place in places if keyword in place), None)
-        return common[keyword, top]
-
+    common = {name: _plain(next(_found(name, [*shared, top]), None)) for name in _NAMES}  # the same for all frames: looked up once
+    # What lies outside the functional groups cannot be the position of one frame among many.
+    places = {name: next(_found(name, [*shared, top] if count == 1 else shared), None) for name in _SPATIAL}
     for number in range(count):
         own = _parts(per_frame[number]) if per_frame else []
-        # What lies outside the functional groups cannot be the position of one frame among many.
-        spatial = [looked_up(keyword, own, count == 1) for keyword in _SPATIAL]
+        values = common | {name: _plain(value) for name in _NAMES for value in itertools.islice(_found(name, own), 1)} if own else common
+        spatial = (next(_found(name, own), places[name]) for name in _SPATIAL)
         position, orientation, spacing = (tuple(float(part) for part in np.atleast_1d(value if value is not None else [])) for value in spatial)
-
-        def value(name: str, own: list[pydicom.Dataset] = own) -> Any:
-            found = (looked_up(keyword, own, True) for keyword in _SOURCES.get(name, (name,)))
-            return _plain(next((item for item in found if item not in (None, "")), None))
-
-        slope, intercept, thickness, step = (value(name) for name in ("RescaleSlope", "RescaleIntercept", "SliceThickness", "SpacingBetweenSlices"))
+        slope, intercept, thickness, step = (values[name] for name in ("RescaleSlope", "RescaleIntercept", "SliceThickness", "SpacingBetweenSlices"))
         yield Frame(
             header,
             number,
@@ -399,20 +398,32 @@ def _frames(header: Header, data: pydicom.Dataset) -> Iterator[Frame]:
             0.0 if intercept is None else float(intercept),
             None if thickness is None else float(thickness),
             None if step is None else float(step),
-            {name: value(name) for name in CONSTANT},
-            {name: value(name) for name in (*VOLUME, *TIMES)},
+            {name: values[name] for name in CONSTANT},
+            {name: values[name] for name in (*VOLUME, *TIMES)},
         )
 
 
-def _parts(group: pydicom.Dataset) -> list[pydicom.Dataset]:
-    """The data sets that hold a frame's attributes: the first item of every sequence of its functional groups, and of theirs."""
+def _values(dataset: pydicom.Dataset) -> Values:
+    """Every element's value by its tag; pydicom's own look-up by keyword costs ten times as much."""
+    return {int(tag): dataset[tag].value for tag in dataset.keys()}  # noqa: SIM118 (a data set iterates over elements)
+
+
+def _found(name: str, places: Sequence[Values]) -> Iterator[Any]:
+    """Values of an attribute that are not empty, by the first of its names that any of the places has."""
+    for tag in _TAGS_OF[name]:
+        for place in places:
+            if place.get(tag) not in (None, ""):
+                yield place[tag]
+
+
+def _parts(group: pydicom.Dataset) -> list[Values]:
+    """What holds a frame's attributes: the first item of every sequence of its functional groups, and of theirs."""
     found = []
     for element in group:
         if element.VR == "SQ":
             for part in element.value[:1]:
-                found.append(part)
-                if "DiffusionGradientDirectionSequence" in part:
-                    found += list(part.DiffusionGradientDirectionSequence[:1])
+                found.append(_values(part))
+                found += [_values(item) for item in (part.get("DiffusionGradientDirectionSequence") or [])[:1]]
     return found
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import resource
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import dcm2niix
@@ -69,51 +69,53 @@ def agrees(made: Sequence[Path], array: np.ndarray, affine: np.ndarray, componen
 
     array : (x, y, z); affine : (4, 4), RAS+, mm; component : of a colour image.
     """
-    return any(_same(candidate, grid, array, affine) for candidate, grid in _volumes(made, component))
-
-
-def _volumes(made: Sequence[Path], component: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for path in made:
         image = nib.load(path)
-        proxy = image.dataobj
-        if image.get_data_dtype().fields is not None:
-            if component is not None:
-                yield np.asarray(proxy)["RGB"[component]], image.affine
-        elif component is None and len(image.shape) in {3, 4}:
-            for number in range(image.shape[3] if len(image.shape) == 4 else 1):
-                raw = proxy.get_unscaled()
-                volume = raw[..., number] if raw.ndim == 4 else raw
-                if (proxy.slope, proxy.inter) != (1, 0):
-                    volume = volume * np.float64(proxy.slope) + np.float64(proxy.inter)
-                yield volume, image.affine
+        turn = _turn(image.shape[:3], image.affine, array.shape, affine) if len(image.shape) in {3, 4} else None
+        if turn is None:
+            continue
+        stored = np.asanyarray(image.dataobj.get_unscaled())
+        if stored.dtype.fields is not None:
+            volumes = [] if component is None else [stored["RGB"[component]]]
+        else:
+            volumes = [] if component is not None else [stored] if stored.ndim == 3 else [stored[..., number] for number in range(stored.shape[3])]
+        if any(same_values(turn(volume), array, image.dataobj.slope, image.dataobj.inter) for volume in volumes):
+            return True
+    return False
 
 
-def _same(theirs: np.ndarray, grid: np.ndarray, ours: np.ndarray, affine: np.ndarray) -> bool:
+def _turn(shape: tuple[int, ...], grid: np.ndarray, expected: tuple[int, ...], affine: np.ndarray) -> Callable[[np.ndarray], np.ndarray] | None:
+    """What brings their array into our order of axes, when the two grids are one but for that; else None."""
     index = np.linalg.inv(grid) @ affine  # from our index to theirs: a signed permutation, but for rounding
     turn = np.rint(index[:3, :3])
     if not np.array_equal(np.abs(turn).sum(axis=0), np.ones(3)) or not np.array_equal(np.abs(turn).sum(axis=1), np.ones(3)):
-        return False
+        return None
     axes = [int(np.argmax(np.abs(turn[:, axis]))) for axis in range(3)]  # our axis -> theirs
-    turned = theirs.transpose(axes)
-    if turned.shape != ours.shape:
-        return False
-    corners = np.array(np.meshgrid(*[[0, n - 1] for n in ours.shape], indexing="ij")).reshape(3, -1)
-    expected = turn @ corners
-    expected -= np.minimum(expected.min(axis=1, keepdims=True), 0)  # a reversed axis counts from its other end
+    if tuple(shape[axis] for axis in axes) != expected:
+        return None
+    corners = np.array(np.meshgrid(*[[0, n - 1] for n in expected], indexing="ij")).reshape(3, -1)
+    wanted = turn @ corners
+    wanted -= np.minimum(wanted.min(axis=1, keepdims=True), 0)  # a reversed axis counts from its other end
     found = index[:3, :3] @ corners + index[:3, 3:]
     spacing = float(np.linalg.norm(affine[:3, 2]))
-    if np.abs(found - expected).max() > GRID_ATOL_VOXELS + ours.shape[2] * max(GAP_RTOL, GAP_ATOL_MM / spacing):
-        return False
+    if np.abs(found - wanted).max() > GRID_ATOL_VOXELS + expected[2] * max(GAP_RTOL, GAP_ATOL_MM / spacing):
+        return None
     flips = tuple(slice(None, None, -1) if turn[axes[axis], axis] < 0 else slice(None) for axis in range(3))
-    return same_values(turned[flips], ours)
+    return lambda array: array.transpose(axes)[flips]
 
 
-def same_values(theirs: np.ndarray, ours: np.ndarray) -> bool:
-    """Equal but for float32 rounding, plane by plane along the last axis."""
-    if theirs.dtype.kind in "iu" and ours.dtype.kind in "iu":
-        return all(np.array_equal(theirs[..., number], ours[..., number]) for number in range(ours.shape[-1]))
-    scale = float(max(abs(float(ours.min())), abs(float(ours.max())), 1))
-    return all(np.allclose(theirs[..., number], ours[..., number], rtol=0, atol=VALUE_RTOL * scale) for number in range(ours.shape[-1]))
+def same_values(theirs: np.ndarray, ours: np.ndarray, slope: float = 1.0, intercept: float = 0.0) -> bool:
+    """theirs * slope + intercept equal to ours but for float32 rounding, plane by plane along the last axis; integers exactly."""
+    exact = theirs.dtype.kind in "iu" and ours.dtype.kind in "iu" and slope == 1 and intercept == int(intercept)
+    scale = 0.0 if exact else float(max(abs(float(ours.min())), abs(float(ours.max())), 1))
+    for number in range(ours.shape[-1]):
+        plane, other = ours[..., number], theirs[..., number]
+        if exact:
+            if not np.array_equal(other if intercept == 0 else other.astype(np.int64) + int(intercept), plane):
+                return False
+        elif not np.allclose(other.astype(np.float64) * slope + intercept, plane, rtol=0, atol=VALUE_RTOL * scale):
+            return False
+    return True
 
 
 def gdcm_agrees(frames: Sequence[Frame], files: dict[Path, Path], array: np.ndarray) -> bool:
