@@ -18,7 +18,7 @@ from teravox.dicom.stacks import GAP_ATOL_MM, GAP_RTOL, Grid
 
 VALUE_RTOL = 1e-6  # of a value and of its intercept: dcm2niix keeps slope, intercept and scaled values as float32
 GRID_ATOL_VOXELS = 1e-2  # dcm2niix writes float32, and takes the step from two slices
-SECONDS, SECONDS_PER_MB = 60, 2  # the converter's time: far more than it needs, so that a hostile file cannot hang it
+SECONDS, SECONDS_PER_MB = 20, 0.5  # the converter's time: far more than it needs, so that a hostile file cannot hang it
 # -p n: Philips values by the standard's rescaling, as every other vendor's, not by private attributes.
 ARGUMENTS = ("-b", "n", "-z", "n", "-p", "n", "-f", "volume_%s_%e_%t")
 
