@@ -66,7 +66,6 @@ TIMES = ("AcquisitionTime", "ContentTime", "FrameAcquisitionTime")
 ONCE = (
     "StudyInstanceUID",
     "SeriesInstanceUID",
-    "SOPInstanceUID",
     "PatientID",
     "StudyDate",
     "StudyTime",
@@ -98,9 +97,10 @@ _OTHER = ("NumberOfFrames", "HighBit", "ModalityLUTSequence", "RescaleSlope", "R
 _GROUPS = ("PerFrameFunctionalGroupsSequence", "SharedFunctionalGroupsSequence")
 _TAGS: list[str | int] = [
     *dict.fromkeys(
-        [*CONSTANT, *(name for name in (*VOLUME, *TIMES) if name not in _SOURCES), *ONCE, *_SPATIAL, *_OTHER, *_GROUPS]
+        ["SOPInstanceUID", *CONSTANT, *(name for name in (*VOLUME, *TIMES) if name not in _SOURCES), *ONCE, *_SPATIAL, *_OTHER, *_GROUPS]
         + [name for names in _SOURCES.values() for name in names]
         + ["DiffusionGradientDirectionSequence", "ReferencedSeriesSequence", "ReferencedFrameOfReferenceSequence"]
+        + ["SegmentSequence", "StructureSetROISequence"]
     )
 ]
 
@@ -136,7 +136,8 @@ class Frame:
 class Header:
     """What one file says of itself. kind : `image`, `SEG`, `RTSTRUCT` or the name of another object, which has no pixels.
 
-    syntax : transfer syntax UID; offset, length : of the pixels in the file (uncompressed images); once : values of ONCE.
+    syntax : transfer syntax UID; offset, length : of the pixels in the file (uncompressed images); instance : SOPInstanceUID, "" when
+    missing; once : values of ONCE, and of a segmentation or structure set `referenced`, `structures` and FrameOfReferenceUID.
     """
 
     path: Path
@@ -148,6 +149,7 @@ class Header:
     length: int
     frame_count: int
     mosaic: bool
+    instance: str
     once: dict[str, Any]
     frames: list[Frame] = dataclasses.field(default_factory=list)
 
@@ -158,10 +160,6 @@ class Header:
     @property
     def study(self) -> str:
         return str(self.once["StudyInstanceUID"] or "")
-
-    @property
-    def instance(self) -> str:
-        return str(self.once["SOPInstanceUID"] or "")
 
 
 def is_dicom_file(path: Path) -> bool:
@@ -265,6 +263,17 @@ def read_header(path: Path) -> Header:
         raise RejectedCase(f"{path}: not readable as DICOM ({type(error).__name__}); get it again, or move it out of the series' folder") from None
 
 
+def read_uids(path: Path) -> tuple[str, str]:
+    """StudyInstanceUID and SeriesInstanceUID of a file that `read_header` refuses; "" where they cannot be told."""
+    try:
+        with warnings.catch_warnings(action="ignore"), open_dicom(path) as (stream, _):
+            check_deflated(path, stream)
+            data = pydicom.dcmread(stream, stop_before_pixels=True, specific_tags=["StudyInstanceUID", "SeriesInstanceUID"])
+            return str(data.get("StudyInstanceUID") or ""), str(data.get("SeriesInstanceUID") or "")
+    except (RecursionError, Exception):  # see read_header
+        return "", ""
+
+
 def _pixels(stream: Any, data: pydicom.Dataset) -> tuple[str, int, int]:
     """Keyword, offset and length of the pixel element that the stream stands before; ("", 0, 0) when there is none (PS3.5 section 7.1)."""
     start = stream.tell()
@@ -305,9 +314,15 @@ def _header(path: Path, data: pydicom.Dataset, packed: bool, pixels: str, offset
     once["contrast"] = bool(contrast) or None if contrast is not None else None
     count = int(data.get("NumberOfFrames") or 1)
     mosaic = "MOSAIC" in (data.get("ImageType") or [])
-    header = Header(path, kind, sop_class, syntax, packed, offset, length, count, mosaic, once)
+    instance = str(_plain(data.get("SOPInstanceUID")) or "")
+    header = Header(path, kind, sop_class, syntax, packed, offset, length, count, mosaic, instance, once)
     if kind in SEGMENTATIONS.values():
         once["referenced"] = _referenced(data)
+        once["structures"] = tuple(
+            str(item.get("SegmentLabel", item.get("ROIName", "")))[:NAME_TEXT]
+            for name in ("SegmentSequence", "StructureSetROISequence")
+            for item in data.get(name) or []
+        )
         once["FrameOfReferenceUID"] = _plain(data.get("FrameOfReferenceUID"))
     if kind == "image":
         if pixels != "PixelData":
