@@ -26,7 +26,6 @@ MOST_PIXELS = 1 << 40  # more than any memory
 ONCE = (
     "StudyInstanceUID",
     "SeriesInstanceUID",
-    "SOPInstanceUID",
     "PatientID",
     "StudyDate",
     "StudyTime",
@@ -43,7 +42,11 @@ ONCE = (
     "BurnedInAnnotation",
     "ImagesInAcquisition",
 )
-_TAGS = [*TAGS, *ONCE, "HighBit", "ModalityLUTSequence", "ReferencedSeriesSequence", "ReferencedFrameOfReferenceSequence"]
+NAME_TEXT = 64  # longest name of a structure kept (LO, PS3.5 section 6.2)
+_TAGS = [
+    *(*TAGS, *ONCE, "SOPInstanceUID", "HighBit", "ModalityLUTSequence", "ReferencedSeriesSequence", "ReferencedFrameOfReferenceSequence"),
+    *("SegmentSequence", "StructureSetROISequence"),
+]
 
 
 @dataclasses.dataclass(slots=True)
@@ -51,7 +54,8 @@ class Header:
     """What one file says of itself. kind : `image`, `SEG`, `RTSTRUCT` or the name of another object, which has no slices.
 
     syntax : transfer syntax UID; packed : inside gzip or deflated; offset, length : of the pixels in the file (uncompressed images);
-    once : values of ONCE.
+    instance : SOPInstanceUID, "" when missing; once : values of ONCE, and of a segmentation or structure set `referenced`, `structures`
+    and FrameOfReferenceUID.
     """
 
     path: Path
@@ -63,6 +67,7 @@ class Header:
     length: int
     frame_count: int
     mosaic: bool
+    instance: str
     once: dict[str, Any]
     frames: list[Frame] = dataclasses.field(default_factory=list)
 
@@ -73,10 +78,6 @@ class Header:
     @property
     def study(self) -> str:
         return str(self.once["StudyInstanceUID"] or "")
-
-    @property
-    def instance(self) -> str:
-        return str(self.once["SOPInstanceUID"] or "")
 
 
 def read_header(path: Path) -> Header:
@@ -103,6 +104,17 @@ def read_header(path: Path) -> Header:
         raise RejectedCase(f"{path}: not readable as DICOM ({type(error).__name__}); get it again, or move it out of the series' folder") from None
 
 
+def read_uids(path: Path) -> tuple[str, str]:
+    """StudyInstanceUID and SeriesInstanceUID of a file that `read_header` refuses; "" where they cannot be told."""
+    try:
+        with warnings.catch_warnings(action="ignore"), open_dicom(path) as (stream, _):
+            check_deflated(path, stream)
+            data = pydicom.dcmread(stream, stop_before_pixels=True, specific_tags=["StudyInstanceUID", "SeriesInstanceUID"])
+            return str(data.get("StudyInstanceUID") or ""), str(data.get("SeriesInstanceUID") or "")
+    except (RecursionError, Exception):  # see read_header
+        return "", ""
+
+
 def _header(path: Path, data: pydicom.Dataset, packed: bool, pixels: str, offset: int, length: int) -> Header:
     sop_class = str(data.file_meta.get("MediaStorageSOPClassUID") or data.get("SOPClassUID") or "")
     syntax = str(data.file_meta.get("TransferSyntaxUID") or "")
@@ -113,9 +125,15 @@ def _header(path: Path, data: pydicom.Dataset, packed: bool, pixels: str, offset
     once = {keyword: plain(data.get(keyword)) for keyword in ONCE}
     count = int(data.get("NumberOfFrames") or 1)
     mosaic = "MOSAIC" in (data.get("ImageType") or [])
-    header = Header(path, kind, sop_class, syntax, packed, offset, length, count, mosaic, once)
+    instance = str(plain(data.get("SOPInstanceUID")) or "")
+    header = Header(path, kind, sop_class, syntax, packed, offset, length, count, mosaic, instance, once)
     if kind in SEGMENTATIONS.values():
         once["referenced"] = _referenced(data)
+        once["structures"] = tuple(
+            str(item.get("SegmentLabel", item.get("ROIName", "")))[:NAME_TEXT]
+            for name in ("SegmentSequence", "StructureSetROISequence")
+            for item in data.get(name) or []
+        )
         once["FrameOfReferenceUID"] = plain(data.get("FrameOfReferenceUID"))
     if kind == "image":
         if pixels != "PixelData":

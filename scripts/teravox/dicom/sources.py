@@ -100,6 +100,11 @@ def read_headers(paths: list[Path], source: Path) -> tuple[list[Header], list[Ac
     return images, accounts
 
 
+def is_copy(header: Header, other: Header) -> bool:
+    """Whether two files are two, and equal."""
+    return header is not other and hashing.file_digest(header.path) == hashing.file_digest(other.path)
+
+
 def without_copies(images: list[Header]) -> tuple[list[Header], list[Account]]:
     """Images without identical copies of one instance. Raises RejectedCase for two instances of one UID that differ."""
     first: dict[str, Header] = {}
@@ -108,7 +113,7 @@ def without_copies(images: list[Header]) -> tuple[list[Header], list[Account]]:
         other = first.setdefault(header.instance, header) if header.instance else header
         if other is header:
             kept.append(header)
-        elif hashing.file_digest(header.path) == hashing.file_digest(other.path):
+        elif is_copy(header, other):
             accounts.append(Account(header.path, "skipped", "identical copy of another file"))
         else:
             raise RejectedCase(f"{header.path}: has the SOPInstanceUID of {other.path}, but other content; expected one of the two")
