@@ -2,20 +2,15 @@
 
 import dataclasses
 import math
-import tempfile
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pydicom
-import SimpleITK as sitk
-from pydicom.dataset import FileMetaDataset
-from pydicom.encaps import encapsulate, generate_frames
-from pydicom.uid import UID, ExplicitVRLittleEndian, ImplicitVRLittleEndian, generate_uid
+from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from teravox import numa
+from teravox.dicom import decoders
 from teravox.dicom.frames import Frame
 from teravox.dicom.headers import Header
 from teravox.errors import RejectedCase
@@ -23,8 +18,6 @@ from teravox.errors import RejectedCase
 CALIBRATED = {"CT", "PT"}  # modalities whose rescaled values have a unit, whatever MONOCHROME1 says about their display
 PADDING_GAP = 0.01  # of the range of all other values: padding nearer to them than this is as good as background, and is left
 MEMORY_COPIES = 4  # of the voxels alive at once while a series is read: stored, rescaled, compared, written
-MULTIFRAME = "1.2.840.10008.5.1.4.1.1.7.2", "1.2.840.10008.5.1.4.1.1.7.3"  # secondary capture of bytes, of words
-BARE = ("Rows", "Columns", "SamplesPerPixel", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "NumberOfFrames")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,70 +56,25 @@ def stored(frames: Sequence[Frame], files: dict[Path, Header], component: int | 
     shape = int(constant["Rows"]), int(constant["Columns"])
     dtype = np.dtype(f"{'i' if constant['PixelRepresentation'] else 'u'}{int(constant['BitsAllocated']) // 8}")
     result = np.empty((len(frames), *shape), dtype)
-    decoded: tuple[Path | None, np.ndarray] = None, np.empty(0)
+    own = {frame.header.path: files[frame.header.path] for frame in frames}
+    coded = {
+        path: header for path, header in own.items() if component is not None or header.syntax not in {ImplicitVRLittleEndian, ExplicitVRLittleEndian}
+    }
+    planes = decoders.decoded(list(coded.values()), list(coded))
     for index, frame in enumerate(frames):
-        header = files[frame.header.path]
-        if header.syntax in {ImplicitVRLittleEndian, ExplicitVRLittleEndian} and component is None:
+        header = own[frame.header.path]
+        if header.path in planes:
+            plane = planes[header.path][frame.number, :, :, component or 0]
+        else:
             count = math.prod(shape)
             begin = header.offset + frame.number * count * dtype.itemsize
             plane = np.fromfile(header.path, dtype.newbyteorder("<"), count, offset=begin).reshape(shape)
-        else:
-            if decoded[0] != header.path:
-                decoded = header.path, _decoded(header, frame.header.path)
-            plane = decoded[1][frame.number, :, :, component or 0]
         result[index] = plane.astype(dtype, copy=False)
     spare = int(constant["BitsAllocated"]) - int(constant["BitsStored"])
     if spare:
         result <<= spare
         result >>= spare
     return result
-
-
-def _decoded(header: Header, source: Path) -> np.ndarray:
-    """All frames of a file as stored: (frame, row, column, component). Raises RejectedCase."""
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            data = pydicom.dcmread(header.path)
-            found = _by_gdcm(data, header.frame_count) if UID(header.syntax).is_compressed else data.pixel_array
-    except Exception as error:  # decoders raise anything
-        name = UID(header.syntax).name
-        raise RejectedCase(
-            f"{source}: pixels cannot be decoded ({name}; {type(error).__name__}), expected a readable image; damaged or unsupported"
-        ) from None
-    constant = header.frames[0].constant
-    shape = tuple(int(constant[name]) for name in ("Rows", "Columns", "SamplesPerPixel"))
-    if found.squeeze().shape != np.empty((header.frame_count, *shape), np.uint8).squeeze().shape:
-        raise RejectedCase(f"{source}: pixels of shape {found.shape} when decoded, expected {header.frame_count} frames of {shape}; damaged header")
-    return found.reshape(header.frame_count, *shape)
-
-
-def _by_gdcm(data: pydicom.Dataset, count: int) -> np.ndarray:
-    """GDCM's decoding of an image from which everything is taken that would change its values: rescaling, inversion, overlays.
-
-    count : of frames, each of which gets one fragment, since GDCM knows no Extended Offset Table (PS3.5 section A.4).
-    """
-    bare = pydicom.Dataset()
-    for keyword in BARE:
-        if keyword in data:
-            setattr(bare, keyword, data[keyword].value)
-    bare.PhotometricInterpretation = "MONOCHROME2" if data.SamplesPerPixel == 1 else data.PhotometricInterpretation
-    if data.SamplesPerPixel > 1:
-        bare.PlanarConfiguration = data.get("PlanarConfiguration", 0)
-    bare.file_meta = FileMetaDataset()
-    bare.file_meta.TransferSyntaxUID = data.file_meta.TransferSyntaxUID
-    single = "1.2.840.10008.5.1.4.1.1.7"
-    bare.SOPClassUID = single if int(data.get("NumberOfFrames") or 1) == 1 else MULTIFRAME[int(data.BitsAllocated) > 8]
-    bare.file_meta.MediaStorageSOPClassUID = bare.SOPClassUID
-    bare.SOPInstanceUID = bare.file_meta.MediaStorageSOPInstanceUID = generate_uid()
-    tables = [data[keyword].value for keyword in ("ExtendedOffsetTable", "ExtendedOffsetTableLengths") if keyword in data]
-    bounds = (tables[0], tables[1]) if len(tables) == 2 else None
-    bare.PixelData = encapsulate(list(generate_frames(data.PixelData, number_of_frames=count, extended_offsets=bounds)))
-    bare["PixelData"].is_undefined_length = True
-    with tempfile.TemporaryDirectory(prefix="teravox-") as scratch:
-        path = Path(scratch, "bare.dcm")
-        bare.save_as(path, enforce_file_format=True)
-        image = sitk.ReadImage(str(path), imageIO="GDCMImageIO")
-    return sitk.GetArrayFromImage(image)
 
 
 def values(frames: Sequence[Frame], pixels: np.ndarray, source: str, options: dict[str, Any]) -> Voxels:
