@@ -56,19 +56,17 @@ def stored(frames: Sequence[Frame], files: dict[Path, Header], component: int | 
     shape = int(constant["Rows"]), int(constant["Columns"])
     dtype = np.dtype(f"{'i' if constant['PixelRepresentation'] else 'u'}{int(constant['BitsAllocated']) // 8}")
     result = np.empty((len(frames), *shape), dtype)
-    own = {frame.header.path: files[frame.header.path] for frame in frames}
-    coded = {
-        path: header for path, header in own.items() if component is not None or header.syntax not in {ImplicitVRLittleEndian, ExplicitVRLittleEndian}
-    }
-    planes = decoders.decoded(list(coded.values()), list(coded))
+    decoded: tuple[Path | None, np.ndarray] = None, np.empty(0)
     for index, frame in enumerate(frames):
-        header = own[frame.header.path]
-        if header.path in planes:
-            plane = planes[header.path][frame.number, :, :, component or 0]
-        else:
+        header = files[frame.header.path]
+        if header.syntax in {ImplicitVRLittleEndian, ExplicitVRLittleEndian} and component is None:
             count = math.prod(shape)
             begin = header.offset + frame.number * count * dtype.itemsize
             plane = np.fromfile(header.path, dtype.newbyteorder("<"), count, offset=begin).reshape(shape)
+        else:
+            if decoded[0] != header.path:
+                decoded = header.path, decoders.decoded(header, frame.header.path)
+            plane = decoded[1][frame.number, :, :, component or 0]
         result[index] = plane.astype(dtype, copy=False)
     spare = int(constant["BitsAllocated"]) - int(constant["BitsStored"])
     if spare:
