@@ -25,7 +25,7 @@ APART = (
 )
 STEPWISE = ("CardiacPhase", "InversionTime", "TriggerTime")  # differ between slices too, as heartbeats do: their order counts
 # Which volume was acquired first: by these, in their order, as far as every volume of the series has them.
-SEQUENCE = ("TemporalPosition", *TIMES[:-1], "AcquisitionNumber", "CardiacPhase", "TriggerTime", "EchoTime", "b_value", TIMES[-1], "InstanceNumber")
+SEQUENCE = ("TemporalPosition", *TIMES[:-1], "AcquisitionNumber", *STEPWISE, "EchoTime", "FlipAngle", "b_value", TIMES[-1], "InstanceNumber")
 
 
 def value_of(frame: Frame, name: str) -> Any:

@@ -163,16 +163,18 @@ def gdcm_agrees(grid: Grid, files: dict[Path, Path], array: np.ndarray, offset: 
 
 
 def _same_place(image: sitk.Image, plane: int, grid: Grid, number: int) -> bool:
-    """Whether the corners of one of GDCM's planes lie where those of our slice do; a sheared stack's as its headers say."""
-    columns, rows = image.GetSize()[:2]
-    drift = geometry.LPS_FROM_RAS[:3, :3] @ grid.drift * number
+    """Whether one of GDCM's planes lies where our slice does; a sheared stack's as its headers say.
+
+    Of a file with many frames GDCM knows the place of the first, and takes the others to be in order: of those only the axes are compared.
+    """
+    theirs = np.column_stack([geometry.LPS_FROM_RAS[:3, :3] @ image.TransformIndexToPhysicalPoint(at) for at in ((0, 0, 0), (1, 0, 0), (0, 1, 0))])
     size = np.linalg.norm(grid.affine[:3, :3], axis=0)
-    allowed = GRID_ATOL_VOXELS * size.min() + max(GAP_ATOL_MM, GAP_RTOL * size[2])
-    for column, row in ((0, 0), (columns - 1, 0), (0, rows - 1)):
-        theirs = geometry.LPS_FROM_RAS[:3, :3] @ image.TransformIndexToPhysicalPoint((column, row, plane))
-        if np.linalg.norm(theirs - (grid.affine @ [column, row, number, 1])[:3] - drift) > allowed:
-            return False
-    return True
+    across = np.linalg.norm(theirs[:, 1:] - theirs[:, :1] - grid.affine[:3, :2], axis=0) * [image.GetSize()[0], image.GetSize()[1]]
+    if (across > GRID_ATOL_VOXELS * size[:2]).any():
+        return False
+    ours = (grid.affine @ [0, 0, number, 1])[:3] + geometry.LPS_FROM_RAS[:3, :3] @ grid.drift * number
+    off = float(np.linalg.norm(theirs[:, 0] - ours))
+    return plane > 0 or off <= GRID_ATOL_VOXELS * size.min() + max(GAP_ATOL_MM, GAP_RTOL * size[2])
 
 
 def second_opinion(grid: Grid, files: dict[Path, Path], array: np.ndarray, component: int | None, scratch: Path) -> Opinion:
