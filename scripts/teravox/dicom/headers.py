@@ -309,7 +309,8 @@ def _header(path: Path, data: pydicom.Dataset, packed: bool, pixels: str, offset
     kind = SEGMENTATIONS.get(sop_class) or (
         "image" if pixels else name if UID(sop_class).name != sop_class else "object of a private or unknown class"
     )
-    if not pixels and ("Rows" in data or "Image Storage" in name or not sop_class):
+    unknown = name == sop_class and not data.get("SeriesInstanceUID")  # an image whose beginning is damaged looks so too
+    if not pixels and ("Rows" in data or "Image Storage" in name or not sop_class or unknown):
         raise RejectedCase(f"{path}: image without PixelData (truncated file?); get it again, or move it out of the series' folder")
     top = _values(data)
     once = {keyword: _plain(next(_found(keyword, [top]), None)) for keyword in ONCE}
@@ -353,7 +354,11 @@ def _check_image(path: Path, data: pydicom.Dataset, header: Header) -> None:
         raise RejectedCase(f"{path}: {header.frame_count} frames of {rows} x {columns}, expected at most 2^40 pixels; damaged file")
     if not UID(header.syntax).is_private and not UID(header.syntax).is_transfer_syntax:
         raise RejectedCase(f"{path}: transfer syntax is missing or unknown, expected one of the standard's; get the file again from its source")
-    if not UID(header.syntax).is_compressed or header.syntax == DeflatedExplicitVRLittleEndian:
+    native = not UID(header.syntax).is_compressed or header.syntax == DeflatedExplicitVRLittleEndian
+    if native == (header.length == UNDEFINED):
+        found, other = ("of undefined length", "their length") if native else ("of a length", "an undefined one")
+        raise RejectedCase(f"{path}: pixels {found}, expected {other} by the transfer syntax ({UID(header.syntax).name}); damaged file")
+    if native:
         expected = rows * columns * header.frame_count * samples * bits // 8
         present = header.length if header.packed else min(header.length, path.stat().st_size - header.offset)
         if present < expected:
@@ -369,6 +374,8 @@ def _check_image(path: Path, data: pydicom.Dataset, header: Header) -> None:
         raise RejectedCase(f"{path}: HighBit is {data.HighBit}, expected {data.BitsStored - 1} (BitsStored - 1)")
     if bits not in {8, 16, 32} or not 1 <= int(data.BitsStored) <= bits:
         raise RejectedCase(f"{path}: {data.BitsStored} bits stored in {bits}, expected 8, 16 or 32 allocated, and at most these stored")
+    if data.get("PixelRepresentation") not in (0, 1):
+        raise RejectedCase(f"{path}: PixelRepresentation is missing or neither 0 nor 1, expected one that says whether values have a sign")
     if data.get("ModalityLUTSequence"):
         raise RejectedCase(f"{path}: ModalityLUTSequence is present, expected RescaleSlope and RescaleIntercept")
 

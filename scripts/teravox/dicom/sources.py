@@ -1,10 +1,8 @@
 """The files of a DICOM source: a folder that is walked, or a list of files; every one is used, or left out for a reason."""
 
 import dataclasses
-import gzip
 import shutil
 import warnings
-import zlib
 from pathlib import Path
 
 import pydicom
@@ -28,6 +26,7 @@ class Account:
     path: Path
     status: str
     reason: str = ""
+    series: str = ""  # SeriesInstanceUID of an object without an image
 
 
 def walk(folder: Path) -> list[Path]:
@@ -86,7 +85,7 @@ def read_headers(paths: list[Path], source: Path) -> tuple[list[Header], list[Ac
         if header.kind == "image":
             images.append(header)
         else:
-            accounts.append(Account(path, "skipped", f"object without an image: {header.kind}"))
+            accounts.append(Account(path, "skipped", f"object without an image: {header.kind}", header.series))
     if not images:
         raise RejectedCase(f"{source}: found no DICOM image, expected one series")
     return images, accounts
@@ -136,18 +135,24 @@ def plain_files(headers: list[Header], scratch: Path) -> dict[Path, Header]:
             found[header.path] = header
             continue
         copy = scratch / f"plain{number}.dcm"
-        limit = numa.granted_bytes() // 2
         try:
-            with open_dicom(header.path, limit) as (stream, _), copy.open("wb") as target:
+            with open_dicom(header.path, numa.granted_bytes() // 2) as (stream, _), copy.open("wb") as target:
                 shutil.copyfileobj(stream, target, 1 << 20)
-        except (OSError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise RejectedCase(f"{header.path}: damaged gzip file ({type(error).__name__}); get the file again from its source") from None
-        inner = read_header(copy)
-        if inner.packed:  # deflated
-            with warnings.catch_warnings(action="ignore"):
-                data = pydicom.dcmread(copy)
-                data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-                data.save_as(copy, enforce_file_format=True)
             inner = read_header(copy)
+            if inner.packed:  # deflated
+                _inflate(copy)
+                inner = read_header(copy)
+        except RejectedCase as error:
+            raise RejectedCase(str(error).replace(str(copy), str(header.path))) from None
+        except Exception as error:  # a damaged file can raise anything
+            raise RejectedCase(f"{header.path}: damaged compressed file ({type(error).__name__}); get the file again from its source") from None
         found[header.path] = inner
     return found
+
+
+def _inflate(path: Path) -> None:
+    """Rewrite a deflated file (PS3.5 section A.5) without deflation. What it unpacks to was found to be bounded, see check_deflated."""
+    with warnings.catch_warnings(action="ignore"):
+        data = pydicom.dcmread(path)
+        data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        data.save_as(path, enforce_file_format=True)
