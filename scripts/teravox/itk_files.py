@@ -60,7 +60,9 @@ def read_itk(path: Path) -> Volume:
     order, start, packed = (_nrrd_layout if nrrd else _meta_layout)(path, header, count * np.dtype(code).itemsize)
     affine, squared = checks.orthogonal(path, affine * [[factor], [factor], [factor], [1]], shape[:3])
     stored, behind = voxels.read(header.data or path, np.dtype(order + code), count, start=start, packed=packed)
-    notes = () if known else ("no orientation in the header: left and right may be exchanged",)
+    notes = [] if known else ["no orientation in the header: left and right may be exchanged"]
+    if not header.fields.keys() & {"spaceorigin", *META_SYNONYMS[0]}:
+        notes.append("no origin in the header: taken as 0")
     return Volume(
         checks.plain(stored.reshape(shape[:3], order="F")), affine, path.suffix[1:].lower(), (*notes, *behind), corrections=(*corrections, *squared)
     )
@@ -139,7 +141,8 @@ def _geometry(path: Path, fields: dict[str, str], nrrd: bool, shape: tuple[int, 
     """numpy's type without byte order, and affine (4, 4) to RAS in the header's unit. shape : as in the header."""
     axes = len(shape)
     names, join = (NRRD_FIELDS, ": ") if nrrd else (META_FIELDS, " = ")
-    shown = [f"{name}{join}{fields[key]}" for key, name in names.items() if key in fields]
+    order = [key for key in (fields if nrrd else names) if key in fields and key in names]  # NRRD's fields must stand in a certain order
+    shown = [f"{names[key]}{join}{fields[key]}" for key in order]
     if not all(VALUE.fullmatch(fields[key]) for key in names if key in fields):
         raise RejectedCase(f"{path}: a field of its header holds other characters than its kind has; damaged file")
     if nrrd:
@@ -188,6 +191,9 @@ def _meta_layout(path: Path, header: TextHeader, size: int) -> tuple[str, int, b
     if len(big) > 1 or not big <= {"true", "false"}:
         raise RejectedCase(f"{path}: 'binarydatabyteordermsb' of its header is neither True nor False")
     packed = fields.get("compresseddata", "false").lower() == "true"
+    there = (header.data or path).stat().st_size - (0 if header.data else header.start)
+    if packed and fields.get("compresseddatasize", str(there)) != str(there):
+        raise RejectedCase(f"{path}: found {there} bytes of compressed voxels, expected what its header says; damaged file")
     return ">" if big == {"true"} else "<", _start(path, header, fields.get("headersize", "0"), size, packed), packed
 
 

@@ -11,7 +11,7 @@ import pydicom
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian
 
 from teravox.dicom.frames import TAGS, Frame, frames_of, plain
-from teravox.dicom.streams import HEADER_BYTES, TooLarge, check_deflated, is_dicom_file, open_dicom, pixel_element, pixels_of_deflated
+from teravox.dicom.streams import HEADER_BYTES, UNDEFINED, TooLarge, check_deflated, is_dicom_file, open_dicom, pixel_element, pixels_of_deflated
 from teravox.errors import RejectedCase
 
 __all__ = ["Frame", "Header", "is_dicom_file", "read_header"]
@@ -120,7 +120,8 @@ def _header(path: Path, data: pydicom.Dataset, packed: bool, pixels: str, offset
     syntax = str(data.file_meta.get("TransferSyntaxUID") or "")
     name = UID(sop_class).name if sop_class and UID(sop_class).name != sop_class else ""
     kind = SEGMENTATIONS.get(sop_class) or ("image" if pixels and sop_class not in NO_SLICES else name or "object of a private or unknown class")
-    if not pixels and sop_class not in NO_SLICES and ("Rows" in data or "Image Storage" in name or not sop_class):
+    unknown = not name and not data.get("SeriesInstanceUID")  # an image whose beginning is damaged looks so too
+    if not pixels and sop_class not in NO_SLICES and ("Rows" in data or "Image Storage" in name or unknown):
         raise RejectedCase(f"{path}: image without PixelData (truncated file?); get it again, or move it out of the series' folder")
     once = {keyword: plain(data.get(keyword)) for keyword in ONCE}
     count = int(data.get("NumberOfFrames") or 1)
@@ -168,6 +169,9 @@ def _check_image(path: Path, data: pydicom.Dataset, header: Header) -> None:
     if not UID(header.syntax).is_transfer_syntax or UID(header.syntax).is_private:
         raise RejectedCase(f"{path}: transfer syntax is missing or unknown, expected one of the standard's; get the file again from its source")
     compressed = UID(header.syntax).is_compressed and header.syntax != DeflatedExplicitVRLittleEndian
+    if compressed != (header.length == UNDEFINED):
+        found, other = ("of a length", "an undefined one") if compressed else ("of undefined length", "their length")
+        raise RejectedCase(f"{path}: pixels {found}, expected {other} by the transfer syntax ({UID(header.syntax).name}); damaged file")
     photometric = str(data.get("PhotometricInterpretation") or "")
     known: tuple[str, ...] = {1: ("MONOCHROME1", "MONOCHROME2"), 3: COLOURS if compressed else ("RGB",)}.get(samples, ())
     if photometric not in known:

@@ -43,6 +43,7 @@ def read_series(source: Path, rules: dict[str, Any], options: dict[str, Any]) ->
     corrections = [f"left out {len(copies)} identical copies of files"] if copies else []
     own = {header.path for header in images if header.series == stack.frames[0].header.series}
     from_within = [account for account in scouts if account.path in own]
+    from_within += [account for account in skipped if account.series and account.series == stack.frames[0].header.series]
     corrections += [f"left out {len(from_within)} file(s) of the series itself: {from_within[0].reason}"] if from_within else []
     told = {account.path for account in (*copies, *from_within)}
     reasons = Counter(account.reason for account in accounts if account.status == "skipped" and account.path not in told)

@@ -5,7 +5,6 @@ import gzip
 import os
 import shutil
 import warnings
-import zlib
 from pathlib import Path
 
 import pydicom
@@ -32,6 +31,7 @@ class Account:
     path: Path
     status: str
     reason: str = ""
+    series: str = ""  # SeriesInstanceUID of an object without an image
 
 
 def walk(folder: Path) -> list[Path]:
@@ -94,7 +94,7 @@ def read_headers(paths: list[Path], source: Path) -> tuple[list[Header], list[Ac
         if header.kind == "image":
             images.append(header)
         else:
-            accounts.append(Account(path, "skipped", f"object without an image: {header.kind}"))
+            accounts.append(Account(path, "skipped", f"object without an image: {header.kind}", header.series))
     if not images:
         raise RejectedCase(f"{source}: found no DICOM image, expected one series")
     return images, accounts
@@ -164,6 +164,8 @@ def plain_files(headers: list[Header], scratch: Path) -> dict[Path, Header]:
             found[header.path] = _inflated(copy)
         except RejectedCase as error:
             raise RejectedCase(str(error).replace(str(copy), str(header.path))) from None
+        except Exception as error:  # a damaged file can raise anything
+            raise RejectedCase(f"{header.path}: damaged compressed file ({type(error).__name__}); get the file again from its source") from None
     return found
 
 
