@@ -117,7 +117,9 @@ def sources(folder: Path) -> dict[str, Source]:
 
     dicom_series("s6", s6([named]))
     dicom_series("no endings", s6([named, set_all(RescaleSlope="0.5", RescaleIntercept="-1024")]), [f"IM{number}" for number in range(6)])
-    dicom_series("implicit", s6([named, lambda datasets: [setattr(data.file_meta, "TransferSyntaxUID", ImplicitVRLittleEndian) for data in datasets]]))
+    dicom_series(
+        "implicit", s6([named, lambda datasets: [setattr(data.file_meta, "TransferSyntaxUID", ImplicitVRLittleEndian) for data in datasets]])
+    )
     swapped = s6([named, lambda datasets: [setattr(data.file_meta, "TransferSyntaxUID", ExplicitVRBigEndian) for data in datasets]])
     for data in swapped:
         data.PixelData = np.frombuffer(data.PixelData, "<i2").astype(">i2").tobytes()
