@@ -309,7 +309,10 @@ def test_a_tree_of_dicom_files_leaves_nothing(checkout: Path) -> None:
 
 def test_volume_files_leave_nothing(checkout: Path) -> None:
     rows = volumes(checkout / "data" / "volumes")
-    lines = ["case\tpatient\tct\tlabel", *(f"{case}\tMRN7{case}\t{image}\t{label}" for case, image, label in rows)]
+    array, affine = numbered_volume(0)
+    rows.append(("other", write_nifti(checkout / "data" / "volumes" / "other.nii", array + np.int16(1000), affine), rows[0][2]))  # of another patient
+    lines = ["case\tpatient\tct\tlabel"]
+    lines += [f"{case}\tMRN7{'2' if case == 'other' else '1'}\t{image}\t{label}" for case, image, label in rows]
     (checkout / "data" / "cases.tsv").write_text("\n".join(lines).replace(f"{checkout}/", "") + "\n")
     settings = hospital.settings("", on_rejected="exclude", results="results_table", shard={"count": 2}, resample={"spacing_mm": 1})
     settings |= {"dataset": {"layout": "table", "path": "data/cases.tsv"}, "labels": [{"name": "a", "value": 1}, {"name": "b", "value": 2}]}

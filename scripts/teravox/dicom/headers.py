@@ -24,6 +24,9 @@ PIXELS = {0x7FE00008: "FloatPixelData", 0x7FE00009: "DoubleFloatPixelData", 0x7F
 UNDEFINED = 0xFFFFFFFF  # length of compressed pixels
 NAME_TEXT = 64  # longest text kept of an attribute that is only compared
 SEGMENTATIONS = {"1.2.840.10008.5.1.4.1.1.66.4": "SEG", "1.2.840.10008.5.1.4.1.1.66.7": "SEG", "1.2.840.10008.5.1.4.1.1.481.3": "RTSTRUCT"}
+_YBR = ("FULL", "FULL_422", "PARTIAL_420", "PARTIAL_422", "ICT", "RCT")
+# PS3.3 C.7.6.3.1.2: what a message may show, since another text may be anything.
+PHOTOMETRIC = {*("MONOCHROME1", "MONOCHROME2", "PALETTE COLOR", "RGB", "HSV", "ARGB", "CMYK", "XYB"), *(f"YBR_{kind}" for kind in _YBR)}
 SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
 
 # Equal in every frame of a volume; a missing attribute counts as a value.
@@ -364,7 +367,7 @@ def _check_image(path: Path, data: pydicom.Dataset, header: Header) -> None:
     photometric = str(data.get("PhotometricInterpretation") or "")
     known = {1: ("MONOCHROME1", "MONOCHROME2"), 3: ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT", "YBR_PARTIAL_420")}.get(samples, ())
     if photometric not in known:
-        found = photometric if photometric.replace("_", "").isalnum() and len(photometric) <= 16 else "another text"
+        found = photometric if photometric in PHOTOMETRIC else "missing" if not photometric else "another text"
         raise RejectedCase(
             f"{path}: photometric interpretation {found} with {samples} samples per pixel, expected {' or '.join(known) or '1 or 3 samples'}"
         )
@@ -415,7 +418,7 @@ def _frames(header: Header, data: pydicom.Dataset) -> Iterator[Frame]:
             None if thickness is None else float(thickness),
             None if step is None else float(step),
             {name: value(name) for name in CONSTANT},
-            {name: value(name) for name in (*VOLUME, *TIMES)},
+            {name: value(name) for name in (*VOLUME, *TIMES)} | {"b_value": _number(value("b_value"))},
         )
 
 
@@ -429,6 +432,13 @@ def _parts(group: pydicom.Dataset) -> list[pydicom.Dataset]:
                 if "DiffusionGradientDirectionSequence" in part:
                     found += list(part.DiffusionGradientDirectionSequence[:1])
     return found
+
+
+def _number(value: Any) -> float | None:
+    """A number, or a text of digits, of a private attribute that may be anything; else None."""
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 10:
+        return int(value)
+    return value if isinstance(value, int | float) else None
 
 
 def _plain(value: Any) -> Any:
