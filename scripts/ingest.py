@@ -101,6 +101,8 @@ def main(args: argparse.Namespace) -> None:
     except RejectedCase as error:
         rejection = clean(str(error))
         document |= {"verdict": "rejected", "reason": rejection}
+    except UserError as error:
+        raise UserError(clean(str(error))) from None
     else:
         described = {}
         for name, array in case.images.items():

@@ -51,10 +51,17 @@ MISTAKES = [
     (minimal(results=""), "'results' is '', expected letters, digits and _ . / - only"),
     (minimal(labels=[{"name": "core"}]), "key 'labels.0.value' is missing"),
     (minimal(labels=[{"name": "core", "value": 0}]), "'labels.0.value' is 0, expected at least 1"),
+    (
+        minimal(labels=[{"name": "core", "value": 1}, {"name": "rim", "value": 2, "segment": "(rim"}]),
+        "'labels.1.segment' is '(rim', expected a regular expression (missing )",
+    ),
     (minimal(dataset={"layout": "table"}), "key 'dataset.path' is missing"),
     ({}, "key 'channels' is missing"),
     (minimal(labels=[{"name": "core", "value": 1}, {"name": "core", "value": 2}]), "'labels' names name 'core' more than once"),
     (minimal(labels=[{"name": "core", "value": 1}, {"name": "rim", "value": 1}]), "'labels' names value 1 more than once"),
+    (minimal(ignore_value=4), "'ignore_value' is 4, the value of a label; expected another"),
+    (minimal(ignore_value=0), "'ignore_value' is 0, expected at least 1"),
+    (minimal(ignore_value=65536), "'ignore_value' is 65536, expected at most 65535"),
     (minimal(channels=[{"name": "t1"}, {"name": "t1"}]), "'channels' names name 't1' more than once"),
     (minimal(channels=[{"name": "label"}]), "'channels' uses the reserved name 'label'; choose another"),
     (minimal(regions=[{"name": "all", "labels": ["core", "rimm"]}]), "region 'all' unites label 'rimm', expected labels out of core, rim"),
@@ -153,6 +160,9 @@ def test_only_the_stages_that_read_a_key_change_with_it() -> None:
     changed["train"]["folds"] = [2]
     assert config.stage_settings(whole, "plan") != config.stage_settings(changed, "plan")
     changed["train"]["steps"] -= 1
+    ignoring = {**copy.deepcopy(whole), "ignore_value": 255}
+    differ = {stage for stage in config.STAGE_SETTINGS if config.stage_settings(whole, stage) != config.stage_settings(ignoring, stage)}
+    assert differ == {"ingest", "split", "fingerprint", "train", "evaluate", "report"}
     assert config.stage_settings(whole, "train") == config.stage_settings(changed, "train")  # a further fold retrains no other
 
 

@@ -117,3 +117,21 @@ def test_labels_to_classes_and_back(values: list[int]) -> None:
     for index, value in enumerate(values, start=1):
         np.testing.assert_array_equal(classes == index, label == value)
     np.testing.assert_array_equal(normalise.label_values(classes, values, np.uint16), label)
+
+
+@pytest.mark.parametrize("values", [[1], [4, 1, 300], list(range(1, 255)), list(range(1, 256))])
+def test_the_value_to_ignore_becomes_an_index_that_is_no_class(values: list[int]) -> None:
+    label = RNG.choice([0, *values, 999], (4, 5, 60)).astype(np.uint16)
+    label[0, 0, 0] = 999
+    classes = normalise.class_indices(label, values, 999)
+    np.testing.assert_array_equal(classes == len(values) + 1, label == 999)
+    np.testing.assert_array_equal(classes[label != 999], normalise.class_indices(label[label != 999], values))
+
+
+def test_ignored_voxels_are_not_labelled() -> None:
+    image, label = RNG.normal(0, 1, (6, 7, 8, 2)), RNG.choice([0, 1, 2, 255], (6, 7, 8)).astype(np.uint8)
+    without = np.where(label == 255, 0, label)
+    assert fingerprint.fingerprint([(image, label)], ["a", "b"], 255) == fingerprint.fingerprint([(image, without)], ["a", "b"])
+    assert fingerprint.fingerprint([(image, label)], ["a", "b"]) != fingerprint.fingerprint([(image, without)], ["a", "b"])
+    assert statistics.label_voxels(label, [{"name": "x", "value": 2}]) == {"x": int((label == 2).sum())}
+    np.testing.assert_array_equal(statistics.counted(label, 255), without > 0)

@@ -18,7 +18,7 @@ import SimpleITK as sitk
 import builders
 import ingest as command
 from builders import AFFINE, EXPECTED, STORED, s6, set_all, set_one, write, write_nifti
-from teravox import config, geometry, sharding, shards, statistics, store, volumes
+from teravox import config, geometry, resample, sharding, shards, statistics, store, volumes
 from teravox import ingest as stage
 from teravox.errors import RejectedCase, UserError
 
@@ -29,7 +29,13 @@ NAME, BIRTH = "DOE^JOHN", "19010203"
 
 
 def run(
-    out: Path, images: dict[str, Path], label: Path, labels: list[dict[str, Any]] = LABELS, on_rejected: str = "record", fault: str = ""
+    out: Path,
+    images: dict[str, Path],
+    label: Path,
+    labels: list[dict[str, Any]] = LABELS,
+    on_rejected: str = "record",
+    fault: str = "",
+    ignore: int | None = None,
 ) -> dict[str, Any]:
     """The command in this process. Returns case.json."""
     arguments = argparse.Namespace(
@@ -41,7 +47,7 @@ def run(
         label=str(label),
         stacked=False,
         fault=fault,
-        settings={"channels": [{"name": name} for name in images], "labels": labels},
+        settings={"channels": [{"name": name} for name in images], "labels": labels, "ignore_value": ignore},
         out=out,
         on_rejected=on_rejected,
         request="",
@@ -202,6 +208,20 @@ def test_counts_are_those_of_a_naive_count() -> None:
     labels = [{"name": "x", "value": 3}, {"name": "y", "value": 900}]
     assert statistics.label_voxels(label, labels) == {"x": int((label == 3).sum()), "y": 0}
     assert statistics.label_voxels(label[:, ::-1].T, labels) == {"x": int((label == 3).sum()), "y": 0}
+
+
+def test_voxels_to_ignore_are_kept_and_counted_apart(tmp_path: Path, image: Path) -> None:
+    marked = np.where(LABEL == 2, np.uint16(300), LABEL)
+    path = write_nifti(tmp_path / "marked.nii", marked, AFFINE)
+    refused(tmp_path / "no", {"t1": image}, path, "label value 300")
+    about = run(tmp_path / "out", {"t1": image}, path, ignore=300)["label"]
+    assert about["voxels"] == {"a": int((LABEL == 1).sum()), "b": 0} and about["ignored_voxels"] == int((LABEL == 2).sum())
+    found, affine = store.read(tmp_path / "out" / "label.nii.gz")
+    np.testing.assert_array_equal(found, marked)
+    resampled = np.concatenate([slab for _, _, slab in resample.resample_label(found, affine, found.shape, affine)], axis=2)
+    np.testing.assert_array_equal(resampled, marked)
+    only = write_nifti(tmp_path / "only.nii", np.where(LABEL == 2, 300, 0).astype(np.uint16), AFFINE)
+    assert "no voxel is labelled" in run(tmp_path / "out", {"t1": image}, only, ignore=300)["label"]["notes"]
 
 
 # Odd sources

@@ -80,6 +80,23 @@ def test_score_equals_naive_reference(spacing: tuple[float, ...], angles: tuple[
     assert found["empty"] == "none"
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_excluded_voxels_are_in_neither_mask(seed: int) -> None:
+    """Whatever stands in them, the score is that of the masks without them; outside values by the naive reference."""
+    generator = np.random.default_rng(seed)
+    prediction, reference, excluded = (generator.random((8, 9, 7)) < share for share in (0.4, 0.4, 0.3))
+    affine = affine_of((0.7, 0.5, 2.0))
+    found = metrics.score(prediction, reference, affine, 1.0, excluded)
+    assert {name: found[name] for name in SCORES} == pytest.approx(naive_score(prediction & ~excluded, reference & ~excluded, affine, 1.0), rel=1e-5)
+    assert found == metrics.score(prediction | excluded, reference ^ excluded, affine, 1.0, excluded)
+    assert found != metrics.score(prediction, reference, affine, 1.0)
+    assert metrics.score(prediction, reference, affine, 1.0, np.zeros_like(excluded)) == metrics.score(prediction, reference, affine, 1.0)
+    assert metrics.score(prediction, reference, affine, 1.0, np.ones_like(excluded))["empty"] == "both"
+    for wrong in (excluded.astype(np.uint8), excluded[:-1]):
+        with pytest.raises(ValueError, match="excluded has"):
+            metrics.score(prediction, reference, affine, 1.0, wrong)
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_cropping_and_memory_order_change_nothing(order: Any) -> None:
     generator = np.random.default_rng(5)

@@ -110,6 +110,44 @@ def test_loss_equals_numpy_and_padding_has_no_part_in_it(samples: int, count: in
         assert not gradient.any()
 
 
+def naive_loss_of_voxels(logits: np.ndarray, classes: np.ndarray) -> tuple[float, float]:
+    """`naive_loss` of one case over the judged voxels alone: the others are taken out of the arrays. logits (d, h, w, k)."""
+    judged = classes < logits.shape[-1]
+    return naive_loss(logits[judged][None, :, None, None], classes[judged][None, :, None, None])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.95])
+@pytest.mark.parametrize("count", [2, 4])
+def test_ignored_voxels_have_no_part_in_the_loss(share: float, count: int) -> None:
+    logits, classes = RNG.normal(0, 2, (5, 6, 7, count)), RNG.integers(0, count, (5, 6, 7))
+    ignored = RNG.random(classes.shape) < share
+    ignored[0, 0, 0] = share > 0
+    classes[ignored] = count
+    expected = naive_loss_of_voxels(logits, classes)
+    gradients = []
+    for filler in (0.0, 50.0):  # whatever the network says there, and in the padding
+        padded, labels = np.full((1, 8, 8, 8, count), filler), np.zeros((1, 8, 8, 8), np.int32)
+        padded[0, :5, :6, :7] = np.where(ignored[..., None], filler * RNG.normal(0, 1, logits.shape), logits)
+        labels[0, :5, :6, :7] = classes
+        x = tf.Variable(padded, dtype=tf.float32)
+        with tf.GradientTape() as tape:
+            found = loss.dice_cross_entropy(x, tf.constant(labels), tf.constant([5, 6, 7]))
+            total = found[0] + found[1]
+        np.testing.assert_allclose([float(v) for v in found], expected, rtol=1e-5)
+        gradients.append(tape.gradient(total, x).numpy()[0, :5, :6, :7])
+        assert not gradients[-1][ignored].any() and gradients[-1][~ignored].any()
+    np.testing.assert_array_equal(*gradients)
+
+
+def test_a_case_without_a_judged_voxel_teaches_nothing() -> None:
+    x = tf.Variable(tf.random.stateless_normal([1, 4, 4, 4, 3], [1, 2]))
+    with tf.GradientTape() as tape:
+        dice, cross_entropy = loss.dice_cross_entropy(x, tf.fill([1, 4, 4, 4], 3), tf.constant([4, 4, 4]))
+        total = dice + cross_entropy
+    assert float(dice) == 0 and float(cross_entropy) == 0
+    assert not tape.gradient(total, x).numpy().any()
+
+
 def test_loss_of_a_right_and_of_a_wrong_answer() -> None:
     classes = np.zeros((1, 4, 4, 4), np.int32)
     sure = 50 * np.eye(2, dtype=np.float32)

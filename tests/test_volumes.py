@@ -444,6 +444,20 @@ def test_large_label_values_need_two_bytes() -> None:
     np.testing.assert_array_equal(label, LABELS * 300)
 
 
+@pytest.mark.parametrize(("ignore", "dtype"), [(9, np.uint8), (255, np.uint8), (256, np.uint16), (65535, np.uint16)])
+@pytest.mark.parametrize("source", [np.uint16, np.float32])
+def test_voxels_to_ignore_keep_their_value(ignore: int, dtype: type, source: type) -> None:
+    array: np.ndarray = np.where(LABELS == 2, ignore, LABELS).astype(source)
+    label = labels.as_label(array, [1, 3], "x", ignore)
+    assert label.dtype == dtype
+    np.testing.assert_array_equal(label, array)
+    assert labels.as_label(LABELS % 2, [1, 3], "x", ignore).dtype == dtype  # whether or not one is there
+    with pytest.raises(RejectedCase, match=f"label value {ignore}, expected 0, 1, 3 "):
+        labels.as_label(array, [1, 3], "x")
+    with pytest.raises(RejectedCase, match=f"label value 2, expected 0, 1, 3, {ignore} "):
+        labels.as_label(LABELS, [1, 3], "x", ignore)
+
+
 def test_written_file_is_read_back(tmp_path: Path) -> None:
     affine = np.diag([0.5, 0.7, 2, 1])
     affine[:3, 3] = 1, 2, 3

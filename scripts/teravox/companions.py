@@ -12,6 +12,7 @@ from teravox.errors import RejectedCase
 HEADER_BYTES = 1 << 20  # longest text header read: real ones stay below a tenth of it
 TEXT_ENDINGS = (".mha", ".mhd", ".nrrd", ".nhdr")
 META_LINE = re.compile(r"\s*([^=:]+?)\s*[=:]\s*(.*)", re.DOTALL)  # MetaIO takes both separators
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")  # readers differ in what they make of them
 META_LOCAL = ("LOCAL", "Local", "local")  # the spellings MetaIO knows; any other is a file's name
 
 
@@ -65,6 +66,8 @@ def text_header(path: Path) -> TextHeader:
         raw, first = text[start : end if end >= 0 else len(text)], start == 0
         start = end + 1 if end >= 0 else len(text)
         line = raw.decode("utf-8", "surrogateescape").rstrip("\r")
+        if CONTROL.search(line):
+            raise RejectedCase(f"{path}: a line of its header holds other bytes than text; damaged file")
         if nrrd and first:
             if not re.fullmatch(r"NRRD000[1-5]", line.strip()):
                 raise RejectedCase(f"{path}: does not begin as a NRRD file, expected NRRD0001 to NRRD0005")
@@ -76,8 +79,6 @@ def text_header(path: Path) -> TextHeader:
             continue
         match = re.fullmatch(r"([^:]+):(.*)", line, re.DOTALL) if nrrd else META_LINE.fullmatch(line)
         if not match:
-            if not nrrd:  # what goes on from a text of several lines; every key that matters is checked again
-                continue
             raise RejectedCase(f"{path}: a line of its header has no key and value; damaged file")
         key = "".join(match[1].lower().split())
         if key in fields:

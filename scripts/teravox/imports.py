@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 LIBRARY = Path(__file__).resolve().parent
-IMMATERIAL = {"tqdm", "psutil", "blake3", "ancpbids"}  # they show, watch, fingerprint and read names; no number depends on their version
+IMMATERIAL = {"tqdm", "psutil", "blake3", "ancpbids", "isal"}  # they show, watch, hash, name and compress: no number depends on them
 DISTRIBUTIONS = {"yaml": ["PyYAML"], "tensorflow": ["tensorflow-cpu", "tensorflow"]}
 
 

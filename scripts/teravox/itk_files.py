@@ -17,7 +17,8 @@ from teravox.checks import Volume
 from teravox.companions import TextHeader
 from teravox.errors import RejectedCase
 
-LARGEST_AXES = 5  # SimpleITK knows no more
+AXES = (3, 4, 5)  # SimpleITK knows no more; MetaIO never comes back from -1
+LONGEST_EDGE = 2**31 - 1  # voxels; more is no image
 UNITS = {  # of lengths, in mm; NRRD writes them as text, MetaImage as um, mm or cm
     **dict.fromkeys(("mm", "millimeter", "millimeters", "millimetre", "millimetres"), ("mm", 1.0)),
     **dict.fromkeys(("m", "meter", "meters", "metre", "metres"), ("metres", 1e3)),
@@ -34,7 +35,6 @@ META_SYNONYMS = (("offset", "origin", "position"), ("transformmatrix", "rotation
 META_FIELDS = {  # NDims comes first: MetaIO reads the others by it
     **{"ndims": "NDims", "dimsize": "DimSize", "elementspacing": "ElementSpacing", "elementtype": "ElementType", "offset": "Offset"},
     **{"origin": "Origin", "position": "Position", "transformmatrix": "TransformMatrix", "rotation": "Rotation", "orientation": "Orientation"},
-    "elementnumberofchannels": "ElementNumberOfChannels",
 }
 ONE_BYTE = {"signed char", "int8", "int8_t", "uchar", "unsigned char", "uint8", "uint8_t"}  # NRRD types without byte order
 VALUE = re.compile(r"[\w\s.,()+:-]{1,1000}", re.ASCII)  # of a field that SimpleITK sees
@@ -53,15 +53,18 @@ def read_itk(path: Path) -> Volume:
     header = companions.text_header(path)
     nrrd = path.name.lower().endswith((".nrrd", ".nhdr"))
     factor, corrections = _unit(path, header.fields, nrrd)
+    shape = _shape(path, header.fields, nrrd)
     known = _check_nrrd(path, header.fields) if nrrd else _check_meta(path, header.fields)
-    shape, code, affine = _geometry(path, header.fields, nrrd)
+    code, affine = _geometry(path, header.fields, nrrd, shape)
     count = math.prod(shape)
     order, start, packed = (_nrrd_layout if nrrd else _meta_layout)(path, header, count * np.dtype(code).itemsize)
-    affine, squared = checks.orthogonal(path, affine * [[factor], [factor], [factor], [1]], shape)
+    affine, squared = checks.orthogonal(path, affine * [[factor], [factor], [factor], [1]], shape[:3])
     stored, behind = voxels.read(header.data or path, np.dtype(order + code), count, start=start, packed=packed)
-    notes = () if known else ("no orientation in the header: left and right may be exchanged",)
+    notes = [] if known else ["no orientation in the header: left and right may be exchanged"]
+    if not header.fields.keys() & {"spaceorigin", *META_SYNONYMS[0]}:
+        notes.append("no origin in the header: taken as 0")
     return Volume(
-        checks.plain(stored.reshape(shape, order="F")), affine, path.suffix[1:].lower(), (*notes, *behind), corrections=(*corrections, *squared)
+        checks.plain(stored.reshape(shape[:3], order="F")), affine, path.suffix[1:].lower(), (*notes, *behind), corrections=(*corrections, *squared)
     )
 
 
@@ -100,9 +103,16 @@ def _check_meta(path: Path, fields: dict[str, str]) -> bool:
     for key, neutral in (("elementtointensityfunctionslope", 1.0), ("elementtointensityfunctionoffset", 0.0)):
         if _numbers(path, fields, key) not in ([], [neutral]):
             raise RejectedCase(f"{path}: '{key}' of its header is not {neutral:g}; store the scaled values")
+    axes = len(fields["dimsize"].split())
     spacing = _numbers(path, fields, "elementspacing")
-    if len(spacing) < 3 or not all(edge > 0 for edge in spacing):
-        raise RejectedCase(f"{path}: 'elementspacing' of its header is {spacing or 'missing'}, expected three numbers above 0")
+    if len(spacing) != axes or not all(edge > 0 for edge in spacing):
+        raise RejectedCase(f"{path}: 'elementspacing' of its header is {spacing or 'missing'}, expected {axes} numbers above 0")
+    for synonyms, count in zip(META_SYNONYMS, (axes, axes**2), strict=True):
+        for key in fields.keys() & synonyms:
+            if len(_numbers(path, fields, key)) != count:  # MetaIO would read on in the next line
+                raise RejectedCase(f"{path}: '{key}' of its header has not {count} numbers; damaged file")
+    if fields.get("elementnumberofchannels", "1") != "1":
+        raise RejectedCase(f"{path}: several channels, expected one real number per voxel")
     return bool({"transformmatrix", "orientation", "rotation"} & set(fields))
 
 
@@ -114,10 +124,25 @@ def _numbers(path: Path, fields: dict[str, str], key: str) -> list[float]:
         raise RejectedCase(f"{path}: '{key}' of its header holds something else than numbers") from None
 
 
-def _geometry(path: Path, fields: dict[str, str], nrrd: bool) -> tuple[tuple[int, int, int], str, np.ndarray]:
-    """Shape (x, y, z), numpy's type without byte order, and affine (4, 4) to RAS in the header's unit."""
+def _shape(path: Path, fields: dict[str, str], nrrd: bool) -> tuple[int, ...]:
+    """Voxels along every axis, three to five of them, of which those beyond z are 1. Raises RejectedCase for any other list."""
+    count, sizes = (fields.get(key, "") for key in (("dimension", "sizes") if nrrd else ("ndims", "dimsize")))
+    if not re.fullmatch(r"[0-9]{1,10}( +[0-9]{1,10})*", sizes) or count != str(len(sizes.split())):
+        raise RejectedCase(f"{path}: its header has no whole number of voxels for each of its axes; damaged file")
+    shape = tuple(int(edge) for edge in sizes.split())
+    if len(shape) not in AXES or any(edge != 1 for edge in shape[3:]):
+        raise RejectedCase(f"{path}: {len(shape)} dimensions {shape[:16]}, expected one 3D volume of one real number per voxel")
+    if not all(1 <= edge <= LONGEST_EDGE for edge in shape):
+        raise RejectedCase(f"{path}: shape {shape}, expected 1 to {LONGEST_EDGE} voxels along every axis")
+    return shape
+
+
+def _geometry(path: Path, fields: dict[str, str], nrrd: bool, shape: tuple[int, ...]) -> tuple[str, np.ndarray]:
+    """numpy's type without byte order, and affine (4, 4) to RAS in the header's unit. shape : as in the header."""
+    axes = len(shape)
     names, join = (NRRD_FIELDS, ": ") if nrrd else (META_FIELDS, " = ")
-    shown = [f"{name}{join}{fields[key]}" for key, name in names.items() if key in fields]
+    order = [key for key in (fields if nrrd else names) if key in fields and key in names]  # NRRD's fields must stand in a certain order
+    shown = [f"{names[key]}{join}{fields[key]}" for key in order]
     if not all(VALUE.fullmatch(fields[key]) for key in names if key in fields):
         raise RejectedCase(f"{path}: a field of its header holds other characters than its kind has; damaged file")
     if nrrd:
@@ -132,21 +157,18 @@ def _geometry(path: Path, fields: dict[str, str], nrrd: bool) -> tuple[tuple[int
         reader.SetFileName(str(copy))
         try:
             reader.ReadImageInformation()
-        except RuntimeError as error:
-            reason = re.sub(r"\(0x[0-9a-f]+\)", "", str(error).replace(str(copy), path.name))  # the same text every time
-            raise RejectedCase(f"{path}: not readable ({' '.join(reason.split())[-200:]})") from None
+        except RuntimeError:  # its text quotes the header
+            kind = "NRRD" if nrrd else "MetaImage"
+            raise RejectedCase(f"{path}: not readable, ITK takes no header with such a {', '.join(names[key] for key in order)} for {kind}") from None
     kind = reader.GetPixelID()
     if kind not in TYPES or reader.GetNumberOfComponents() != 1:
         raise RejectedCase(f"{path}: voxels of type {sitk.GetPixelIDValueAsString(kind)}, expected one real number per voxel")
-    shape, axes = reader.GetSize(), reader.GetDimension()
-    if not 3 <= axes <= LARGEST_AXES or any(edge != 1 for edge in shape[3:]):
-        raise RejectedCase(f"{path}: {axes} dimensions {shape}, expected one 3D volume")
-    if min(shape) < 1:
-        raise RejectedCase(f"{path}: shape {shape}, expected at least one voxel along every axis")
+    if reader.GetSize() != shape:
+        raise RejectedCase(f"{path}: ITK reads {reader.GetSize()} voxels where the header has {shape}; damaged file")
     lps = np.eye(4)
     lps[:3, :3] = np.array(reader.GetDirection()).reshape(axes, axes)[:3, :3] * np.array(reader.GetSpacing())[:3]
     lps[:3, 3] = reader.GetOrigin()[:3]
-    return (shape[0], shape[1], shape[2]), TYPES[kind], geometry.LPS_FROM_RAS @ lps
+    return TYPES[kind], geometry.LPS_FROM_RAS @ lps
 
 
 def _nrrd_layout(path: Path, header: TextHeader, size: int) -> tuple[str, int, bool]:
@@ -169,6 +191,9 @@ def _meta_layout(path: Path, header: TextHeader, size: int) -> tuple[str, int, b
     if len(big) > 1 or not big <= {"true", "false"}:
         raise RejectedCase(f"{path}: 'binarydatabyteordermsb' of its header is neither True nor False")
     packed = fields.get("compresseddata", "false").lower() == "true"
+    there = (header.data or path).stat().st_size - (0 if header.data else header.start)
+    if packed and fields.get("compresseddatasize", str(there)) != str(there):
+        raise RejectedCase(f"{path}: found {there} bytes of compressed voxels, expected what its header says; damaged file")
     return ">" if big == {"true"} else "<", _start(path, header, fields.get("headersize", "0"), size, packed), packed
 
 

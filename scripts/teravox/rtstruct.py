@@ -101,7 +101,9 @@ def _contours(path: Path, data: pydicom.Dataset, structures: dict[int, int], lps
     found: list[Contour] = []
     skipped: collections.Counter[str] = collections.Counter()
     points = 0
-    for roi in data.get("ROIContourSequence") or []:
+    if "ROIContourSequence" not in data:
+        raise RejectedCase(f"{path}: ROIContourSequence is missing, expected the structures' contours in it; damaged file")
+    for roi in data.ROIContourSequence or []:
         number = int(roi.ReferencedROINumber)
         if number not in known:
             raise RejectedCase(f"{path}: contours of structure {number}, which StructureSetROISequence does not have; damaged file")

@@ -115,17 +115,20 @@ class Canvas:
 
     def __init__(self, shape: tuple[int, int, int], labels: list[dict[str, Any]]) -> None:
         self.labels = labels
-        self.label = np.zeros(shape, store.label_dtype([label["value"] for label in labels]))
+        self.label = np.zeros(shape, store.label_dtype([label["value"] for label in labels]), order="F")  # slices in one piece
         self.lost: collections.Counter[tuple[int, int]] = collections.Counter()  # (value that has it, value that claims it) -> voxels
 
     def paint(self, axis: int, index: int, masks: Mapping[int, np.ndarray]) -> None:
         """Paint the plane `index` across `axis`. masks : position in `labels` -> (n, m) bool over the other two axes, in order."""
-        plane = self.label[(slice(None),) * axis + (index,)]
+        view = self.label[(slice(None),) * axis + (index,)]
+        plane = np.ascontiguousarray(view)
         for position in sorted(masks):
             mask, value = masks[position], self.labels[position]["value"]
-            held, counts = np.unique(plane[mask], return_counts=True)
-            self.lost.update({(int(holder), value): int(count) for holder, count in zip(held, counts, strict=True) if holder})
+            held = plane[mask]
+            holders, counts = np.unique(held[held > 0], return_counts=True)
+            self.lost.update({(int(holder), value): int(count) for holder, count in zip(holders, counts, strict=True)})
             plane[mask & (plane == 0)] = value
+        view[:] = plane
 
     def finish(self, path: Path, overlap: str, corrections: list[str], notes: list[str]) -> Labelled:
         """The label, with a correction for each two labels that overlap. Raises RejectedCase when they do and overlap is `reject`."""

@@ -1,19 +1,19 @@
 """The workflow's own volumes: NIfTI files with nothing of their source but voxels and geometry, checked when they are read."""
 
-import gzip
 import zlib
 from pathlib import Path
 from typing import Any
 
 import nibabel as nib
 import numpy as np
+from isal import igzip
 from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 
 from teravox import files, hashing
 from teravox.errors import UserError
 
-COMPRESSION_LEVEL = 1  # gzip level: intermediate volumes, 3 times faster than 6 for about 5 % more bytes
+COMPRESSION_LEVEL = 2  # of ISA-L, 0 to 3; on a CT: 4 times faster than zlib's level 1 with 3 % fewer bytes, 12 times faster than its 6 with 1 % more
 
 
 def write(path: Path, array: np.ndarray, affine: np.ndarray) -> str:
@@ -28,7 +28,7 @@ def write(path: Path, array: np.ndarray, affine: np.ndarray) -> str:
     image.set_qform(affine, code=1, strip_shears=True)
     with files.atomic(path) as temporary, temporary.open("wb") as stream:
         if path.name.endswith(".gz"):  # no name and no time in the gzip header: the same volume gives the same bytes
-            with gzip.GzipFile("", "wb", COMPRESSION_LEVEL, stream, mtime=0) as packed:
+            with igzip.GzipFile("", "wb", COMPRESSION_LEVEL, stream, mtime=0) as packed:
                 image.to_stream(packed)
         else:
             image.to_stream(stream)
