@@ -22,7 +22,11 @@ def settings(tree: Path | str, **changes: Any) -> dict[str, Any]:
         "dataset": {"layout": "dicom", "path": str(tree)},
         "channels": [{"name": "ct", "match": {"modality": "CT"}}],
         "labels": [{"name": "lesion", "value": 1}],
-        "split": {"folds": 2},
+        "regions": [],
+        "split": {"folds": 2, "test_fraction": 0},
+        "resample": {"spacing_mm": 0.7},
+        "train": {"folds": [0, 1]},
+        "evaluate": {"picture_channel": ""},
         **changes,
     }
 

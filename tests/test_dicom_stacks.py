@@ -407,7 +407,7 @@ def test_thousands_of_headers(kind: str) -> None:
     once = dict.fromkeys(headers.ONCE) | {"SeriesInstanceUID": "1.2"}
     images = []
     for number in range(3000):
-        header = headers.Header(Path(f"{number}"), "image", "1.2", "1.2", False, 0, 0, 1, False, once | {"SOPInstanceUID": f"1.{number}"})
+        header = headers.Header(Path(f"{number}"), "image", "1.2", "1.2", False, 0, 0, 1, False, f"1.{number}", number, once)
         constant: dict[str, Any] = dict.fromkeys(frames.CONSTANT) | {"Rows": 8, "Columns": 8, "SamplesPerPixel": 1}
         volume: dict[str, Any] = dict.fromkeys((*frames.VOLUME, *frames.TIMES))
         orientation = [1.0, 0, 0, 0, 1, 0]
@@ -432,5 +432,5 @@ def test_thousands_of_headers(kind: str) -> None:
 
 
 def test_value_of_knows_every_name_that_is_tried() -> None:
-    known = {*frames.VOLUME, *frames.CONSTANT, *frames.TIMES, *headers.ONCE}
+    known = {*frames.VOLUME, *frames.CONSTANT, *frames.TIMES, *headers.ONCE, "InstanceNumber"}
     assert known >= {*parting.APART, *parting.SEQUENCE, *parting.ALWAYS, *parting.STEPWISE}

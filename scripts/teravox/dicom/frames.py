@@ -143,7 +143,7 @@ def frames_of(header: "Header", data: pydicom.Dataset) -> Iterator[Frame]:
             None if thickness is None else float(thickness),
             None if step is None else float(step),
             {name: value(name) for name in CONSTANT},
-            {name: value(name) for name in (*VOLUME, *TIMES)},
+            {name: value(name) for name in (*VOLUME, *TIMES)} | {"b_value": _number(value("b_value"))},
         )
 
 
@@ -202,6 +202,13 @@ def _seconds(text: Any, date: Any) -> float | None:
         return days * 86400.0 + hours * 3600 + minutes * 60 + seconds + float(f"0.{fraction or 0}")
     except ValueError:
         return None
+
+
+def _number(value: Any) -> float | None:
+    """A number, or a text of digits, of a private attribute that may be anything; else None."""
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 10:
+        return int(value)
+    return value if isinstance(value, int | float) else None
 
 
 def plain(value: Any) -> Any:

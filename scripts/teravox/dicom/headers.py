@@ -32,7 +32,6 @@ ONCE = (
     "SeriesDate",
     "SeriesTime",
     "SeriesNumber",
-    "InstanceNumber",
     "SeriesDescription",
     "ProtocolName",
     "ScanningSequence",
@@ -44,8 +43,8 @@ ONCE = (
 )
 NAME_TEXT = 64  # longest name of a structure kept (LO, PS3.5 section 6.2)
 _TAGS = [
-    *(*TAGS, *ONCE, "SOPInstanceUID", "HighBit", "ModalityLUTSequence", "ReferencedSeriesSequence", "ReferencedFrameOfReferenceSequence"),
-    *("SegmentSequence", "StructureSetROISequence"),
+    *(*TAGS, *ONCE, "SOPInstanceUID", "InstanceNumber", "HighBit", "ModalityLUTSequence", "ReferencedSeriesSequence"),
+    *("ReferencedFrameOfReferenceSequence", "SegmentSequence", "StructureSetROISequence"),
 ]
 
 
@@ -54,8 +53,8 @@ class Header:
     """What one file says of itself. kind : `image`, `SEG`, `RTSTRUCT` or the name of another object, which has no slices.
 
     syntax : transfer syntax UID; packed : inside gzip or deflated; offset, length : of the pixels in the file (uncompressed images);
-    instance : SOPInstanceUID, "" when missing; once : values of ONCE, and of a segmentation or structure set `referenced`, `structures`
-    and FrameOfReferenceUID.
+    instance : SOPInstanceUID, "" when missing; once : values of ONCE, which the files of a series mostly share, and of a segmentation or
+    structure set `referenced`, `structures` and FrameOfReferenceUID.
     """
 
     path: Path
@@ -68,6 +67,7 @@ class Header:
     frame_count: int
     mosaic: bool
     instance: str
+    instance_number: Any
     once: dict[str, Any]
     frames: list[Frame] = dataclasses.field(default_factory=list)
 
@@ -127,7 +127,7 @@ def _header(path: Path, data: pydicom.Dataset, packed: bool, pixels: str, offset
     count = int(data.get("NumberOfFrames") or 1)
     mosaic = "MOSAIC" in (data.get("ImageType") or [])
     instance = str(plain(data.get("SOPInstanceUID")) or "")
-    header = Header(path, kind, sop_class, syntax, packed, offset, length, count, mosaic, instance, once)
+    header = Header(path, kind, sop_class, syntax, packed, offset, length, count, mosaic, instance, plain(data.get("InstanceNumber")), once)
     if kind in SEGMENTATIONS.values():
         once["referenced"] = _referenced(data)
         once["structures"] = tuple(

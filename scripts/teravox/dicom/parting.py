@@ -29,7 +29,9 @@ SEQUENCE = ("TemporalPosition", *TIMES[:-1], "AcquisitionNumber", *STEPWISE, "Ec
 
 
 def value_of(frame: Frame, name: str) -> Any:
-    """A frame's value of an attribute that any of its tables holds."""
+    """A frame's value of an attribute of SEQUENCE."""
+    if name == "InstanceNumber":
+        return frame.header.instance_number
     for table in (frame.volume, frame.constant, frame.header.once):
         if name in table:
             return table[name]
