@@ -117,7 +117,9 @@ def sources(folder: Path) -> dict[str, Source]:
 
     dicom_series("s6", s6([named]))
     dicom_series("no endings", s6([named, set_all(RescaleSlope="0.5", RescaleIntercept="-1024")]), [f"IM{number}" for number in range(6)])
-    dicom_series("implicit", s6([named, lambda datasets: [setattr(data.file_meta, "TransferSyntaxUID", ImplicitVRLittleEndian) for data in datasets]]))
+    dicom_series(
+        "implicit", s6([named, lambda datasets: [setattr(data.file_meta, "TransferSyntaxUID", ImplicitVRLittleEndian) for data in datasets]])
+    )
     swapped = s6([named, lambda datasets: [setattr(data.file_meta, "TransferSyntaxUID", ExplicitVRBigEndian) for data in datasets]])
     for data in swapped:
         data.PixelData = np.frombuffer(data.PixelData, "<i2").astype(">i2").tobytes()
@@ -127,11 +129,12 @@ def sources(folder: Path) -> dict[str, Source]:
     deflated = s6([named, lambda datasets: [setattr(data.file_meta, "TransferSyntaxUID", DeflatedExplicitVRLittleEndian) for data in datasets]])
     dicom_series("deflated", deflated)
     dicom_series("deflated, inside", deflated, unpack=_inflated, pack=_deflated)
-    for name, more in (("gzip", {}), ("gzip, inside", {"unpack": gzip.decompress, "pack": _gzipped})):
+    inside: dict[str, Any] = {"unpack": gzip.decompress, "pack": _gzipped}
+    for name, packing in (("gzip", {}), ("gzip, inside", inside)):
         write(folder / name, s6([named]))
         for path in (folder / name).iterdir():
             path.write_bytes(gzip.compress(path.read_bytes()))
-        add(name, "series", dicom, **more)
+        add(name, "series", dicom, **packing)
     colours = s6([named, set_all(SamplesPerPixel=3, PhotometricInterpretation="RGB", PlanarConfiguration=0, PixelPaddingValue=None)])
     for number, data in enumerate(colours):
         data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 8, 8, 7, 0
@@ -181,20 +184,21 @@ def sources(folder: Path) -> dict[str, Source]:
 
     scaled = nib.Nifti1Image(volume, TURNED)
     scaled.header.set_slope_inter(0.5, 3)
-    for name, picture, file, more in (
+    formats: list[tuple[str, Any, str, dict[str, Any]]] = [
         ("nifti", nib.Nifti1Image(volume, TURNED), "x.nii", {}),
         ("nifti scaled", scaled, "x.nii", {}),
         ("nifti float", nib.Nifti1Image(volume.astype(np.float32) / 7, TURNED), "x.nii", {}),
         ("nifti 4d", nib.Nifti1Image(np.stack([volume, volume + 1, volume - 5], axis=3), TURNED), "x.nii", {"volume": 1}),
         ("nifti-2", nib.Nifti2Image(volume, TURNED), "x.nii", {}),
         ("nifti gzip", nib.Nifti1Image(volume, TURNED), "x.nii.gz", {}),
-        ("nifti gzip, inside", nib.Nifti1Image(volume, TURNED), "x.nii.gz", {"unpack": gzip.decompress, "pack": _gzipped}),
+        ("nifti gzip, inside", nib.Nifti1Image(volume, TURNED), "x.nii.gz", inside),
         ("nifti pair", Nifti1Pair(volume, TURNED), "x.hdr", {}),
-    ):
+    ]
+    for name, picture, file, more in formats:
         save(name, picture, file)
         add(name, "file", ways, file, **more)
     ways = {**mutations.GENERAL, "text": mutations.text, "text again": mutations.text, "text once more": mutations.text}
-    for name, file, packing in (
+    for name, file, small in (
         ("nrrd", "x.nrrd", False),
         ("nrrd gzip", "x.nrrd", True),
         ("nrrd detached", "x.nhdr", False),
@@ -204,7 +208,7 @@ def sources(folder: Path) -> dict[str, Source]:
         ("mhd packed", "x.mhd", True),
     ):
         (folder / name).mkdir()
-        sitk.WriteImage(geometry.to_sitk(volume, TURNED), str(folder / name / file), packing)
+        sitk.WriteImage(geometry.to_sitk(volume, TURNED), str(folder / name / file), small)
         add(name, "file", ways, file)
     return found
 
@@ -297,7 +301,7 @@ def _difference(source: Source, folder: Path, found: Any) -> str:
             expected = naive.segmentation(label, found.label.shape, found.affine, NAMES, OPTIONS["fractional_threshold"])
         count = np.count_nonzero((found.label != expected) & (expected >= 0))
         return f"{count} label voxels differ" if count else ""
-    if source.kind == "series":
+    if found.format == "dicom":  # whatever the file's name
         used = [account.path for account in found.accounts if account.status == "used"]
         left = [account.path for account in found.accounts if account.status != "used" and not found.corrections]
         if naive.series_of(left) & {"", *naive.series_of(used)}:

@@ -10,8 +10,51 @@ Mutation = Callable[[bytes, Random], bytes]
 
 HEAD = 2048  # half of all damage goes into the first bytes, where most of what a reader looks at lies
 LONG = {b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"UC", b"UN", b"UR", b"UT", b"SV", b"UV"}  # with a length of four bytes (PS3.5 7.1.2)
-VRS = [*sorted(LONG), b"AE", b"AS", b"AT", b"CS", b"DA", b"DS", b"DT", b"FD", b"FL", b"IS", b"LO", b"PN", b"SH", b"SL", b"SS", b"TM", b"UI", b"US", b"ZZ"]
-NUMBERS = [0, 1, 2, 3, 7, 8, 127, 128, 255, 256, 2**15 - 1, 2**15, 2**16 - 1, 2**16, 2**24, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1, 2**63 - 1, 2**64 - 1]
+VRS = [
+    *sorted(LONG),
+    b"AE",
+    b"AS",
+    b"AT",
+    b"CS",
+    b"DA",
+    b"DS",
+    b"DT",
+    b"FD",
+    b"FL",
+    b"IS",
+    b"LO",
+    b"PN",
+    b"SH",
+    b"SL",
+    b"SS",
+    b"TM",
+    b"UI",
+    b"US",
+    b"ZZ",
+]
+NUMBERS = [
+    0,
+    1,
+    2,
+    3,
+    7,
+    8,
+    127,
+    128,
+    255,
+    256,
+    2**15 - 1,
+    2**15,
+    2**16 - 1,
+    2**16,
+    2**24,
+    2**31 - 1,
+    2**31,
+    2**32 - 2,
+    2**32 - 1,
+    2**63 - 1,
+    2**64 - 1,
+]
 TEXTS = ["", "0", "-1", "1", "2", "1e400", "-0.0", "nan", "inf", "1e-30", "1e30", "9" * 16, "0.5", "4294967296", "x", "1\\2\\3", "1 2 3", "\0", "\n"]
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pydicom
 import SimpleITK as sitk
+from pydicom import encaps
 from pydicom.dataset import FileMetaDataset
 from pydicom.uid import UID, ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian, generate_uid
 
-from teravox import numa
+from teravox import numa, seg_frames
 from teravox.dicom.headers import Frame, Header
 from teravox.errors import RejectedCase
 
@@ -22,7 +23,7 @@ CALIBRATED = {"CT", "PT"}  # modalities whose rescaled values have a unit, whate
 PADDING_GAP = 0.01  # of the range of all other values: padding nearer to them than this is as good as background, and is left
 MEMORY_COPIES = 4  # of the voxels alive at once while a series is read: stored, rescaled, compared, written
 MULTIFRAME = "1.2.840.10008.5.1.4.1.1.7.2", "1.2.840.10008.5.1.4.1.1.7.3"  # secondary capture of bytes, of words
-BARE = ("Rows", "Columns", "SamplesPerPixel", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "NumberOfFrames", "PixelData")
+BARE = ("Rows", "Columns", "SamplesPerPixel", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "NumberOfFrames")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +88,9 @@ def _decoded(header: Header, source: Path) -> np.ndarray:
             data = pydicom.dcmread(header.path)
             if header.syntax == ExplicitVRBigEndian or not UID(header.syntax).is_compressed:
                 return data.pixel_array
-            return _by_gdcm(data)
+            return _by_gdcm(data, source)
+    except RejectedCase:
+        raise
     except Exception as error:  # decoders raise anything
         name = UID(header.syntax).name
         raise RejectedCase(
@@ -95,8 +98,22 @@ def _decoded(header: Header, source: Path) -> np.ndarray:
         ) from None
 
 
-def _by_gdcm(data: pydicom.Dataset) -> np.ndarray:
-    """GDCM's decoding of an image from which everything is taken that would change its values: rescaling, inversion, overlays."""
+def _by_gdcm(data: pydicom.Dataset, source: Path) -> np.ndarray:
+    """GDCM's decoding of an image from which everything is taken that would change its values: rescaling, inversion, overlays.
+
+    Frames are encapsulated anew, and only when each says the size that the header says: GDCM takes memory for what lengths and frames
+    announce. Raises RejectedCase, and whatever pydicom and GDCM raise.
+    """
+    count = int(data.get("NumberOfFrames") or 1)
+    table = (data.ExtendedOffsetTable, data.ExtendedOffsetTableLengths) if "ExtendedOffsetTable" in data else None
+    frames = list(encaps.generate_frames(data.PixelData, number_of_frames=count, extended_offsets=table))
+    if len(frames) != count:
+        raise RejectedCase(f"{source}: {len(frames)} compressed frames, expected {count} (NumberOfFrames); get the file again from its source")
+    for number, frame in enumerate(frames, start=1):
+        if seg_frames.coded_size(frame) not in (None, (data.Rows, data.Columns)):
+            raise RejectedCase(
+                f"{source}: the compressed frame {number} has another size than {data.Rows} x {data.Columns}; get the file again from its source"
+            )
     bare = pydicom.Dataset()
     for keyword in BARE:
         if keyword in data:
@@ -107,9 +124,10 @@ def _by_gdcm(data: pydicom.Dataset) -> np.ndarray:
     bare.file_meta = FileMetaDataset()
     bare.file_meta.TransferSyntaxUID = data.file_meta.TransferSyntaxUID
     single = "1.2.840.10008.5.1.4.1.1.7"
-    bare.SOPClassUID = single if int(data.get("NumberOfFrames") or 1) == 1 else MULTIFRAME[int(data.BitsAllocated) > 8]
+    bare.SOPClassUID = single if count == 1 else MULTIFRAME[int(data.BitsAllocated) > 8]
     bare.file_meta.MediaStorageSOPClassUID = bare.SOPClassUID
     bare.SOPInstanceUID = bare.file_meta.MediaStorageSOPInstanceUID = generate_uid()
+    bare.PixelData = encaps.encapsulate(frames, has_bot=False)
     bare["PixelData"].is_undefined_length = True
     with tempfile.TemporaryDirectory(prefix="teravox-") as scratch:
         path = Path(scratch, "bare.dcm")
