@@ -1,7 +1,6 @@
 """Turn the source files of one case into canonical volumes on one grid, with a verdict (case.json)."""
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from teravox import config as configuration
-from teravox import contained, geometry, hashing, manifest, pseudonyms, statistics, store, survey, survey_tables
+from teravox import contained, geometry, hashing, manifest, pseudonyms, statistics, store, survey, survey_cases, survey_files, survey_tables
 from teravox import ingest as stage
 from teravox.dicom import witness
 from teravox.errors import RejectedCase, UserError, parse_settings, run_command
@@ -23,6 +22,12 @@ def channel(text: str) -> tuple[str, str]:
     if not equals:
         raise argparse.ArgumentTypeError(f"'{text}', expected NAME=PATH")
     return name, path
+
+
+def positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"'{text}', expected a whole number from 1")
+    return int(text)
 
 
 def one_line(text: str) -> str:
@@ -148,19 +153,21 @@ def look(args: argparse.Namespace) -> None:
         raise UserError(f"{args.out}: lies in the folder that is surveyed, expected another one")
     key = pseudonyms.kept_key(args.key)
     config = configuration.load(args.configfile) if args.configfile else None
-    found = survey_tables.scan_with_progress(args.folder, args.workers)
-    volumes = survey.volumes(found.images, config["ingest"] if config else configuration.defaults("ingest"))
+    found = survey_tables.scan_with_progress(args.folder, list(survey.tree(args.folder)), args.workers)
+    volumes, left = survey.volumes(found, (config or {}).get("ingest") or configuration.defaults("ingest"))
     rules = configuration.defaults("channels[].match")
-    proposed = [{"name": channel["name"], "match": rules | channel["match"]} for channel in survey_tables.proposed_channels(volumes)]
+    proposed = [{"name": channel["name"], "match": rules | channel["match"]} for channel in survey_cases.proposed_channels(volumes)]
     channels = config["channels"] if config else proposed
-    rows = survey_tables.cases(found, volumes, channels, config["dataset"]["label"] if config else configuration.defaults("dataset.label"), key)
-    survey_tables.write(args.out, found, volumes, rows, [channel["name"] for channel in channels], key, args.descriptions)
-    print("\n".join(survey_tables.summary(found, volumes, rows)))
-    if not config:
-        print("proposed channels, from coded attributes alone:")
-        for channel in survey_tables.proposed_channels(volumes):
-            print(f"  - {json.dumps(channel)}")
-    print(f"written: {args.out}/series.tsv, files.tsv (names of files: not to be shared), cases.tsv (proposed case table), lists/")
+    label = config["dataset"]["label"] if config else configuration.defaults("dataset.label")
+    rows = survey_cases.cases(found, volumes, channels, label, key)
+    survey_tables.write(args.out, found, volumes, left, rows, key, [channel["name"] for channel in channels], args.descriptions)
+    print("\n".join(survey_tables.summary(found, volumes, left, rows)))
+    print(f"written to {one_line(str(args.out))}: series.tsv, labels.tsv; files.tsv and lists/ (names of files), cases.tsv (proposed case table)")
+    if not args.descriptions:
+        print("with --descriptions the tables also hold the texts that rules can look at; they may name a patient")
+    if proposed and not config:
+        print("\nTo begin a configuration with, from coded attributes alone; labels are yours to name:\n")
+        print("\n".join(survey_tables.proposal(args.folder, volumes)))
 
 
 def survey_parser() -> argparse.ArgumentParser:
@@ -171,8 +178,10 @@ def survey_parser() -> argparse.ArgumentParser:
     parser.add_argument("--configfile", type=Path, help="configuration whose channels and labels are matched; else rules are proposed")
     parser.add_argument("--out", type=Path, default=Path("private/survey/last"), help="folder for the tables (default: private/survey/last)")
     parser.add_argument("--key", type=Path, default=Path("private/pseudonym.key"), help="key of the pseudonyms, made when it is missing")
-    parser.add_argument("--workers", type=int, default=survey.workers(), help="processes that read headers (default: one per core)")
-    parser.add_argument("--descriptions", action="store_true", help="write the series' descriptions too: free text that may name a patient")
+    parser.add_argument("--workers", type=positive, default=survey_files.workers(), help="processes that read headers (default: one per core)")
+    parser.add_argument(
+        "--descriptions", action="store_true", help="write the texts too that rules look at, and names of segments: they may name a patient"
+    )
     return parser
 
 

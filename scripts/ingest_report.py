@@ -14,7 +14,7 @@ from teravox.records import Recorder
 def main(args: argparse.Namespace) -> None:
     recorder = Recorder("ingest_report", __file__)
     settings = args.settings
-    cases = [files.read_json(args.ingested / case.case / "case.json") for case in read_cases(settings)]
+    cases = [files.read_json(args.ingested / case.case / "case.json") for case in read_cases({**settings, "private": args.private})]
     table, page = stage.table(cases), stage.render(args.ingested, cases, settings["on_rejected"])
     tsv = args.out.with_name("verdicts.tsv")
     files.write_text(tsv, table)
@@ -34,5 +34,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ingested", type=Path, help="folder with a subfolder per ingested case")
     parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: dataset, channels, split and on_rejected of the configuration")
+    parser.add_argument("--private", default="private", help="folder with what a survey of a DICOM tree found (default: private)")
     parser.add_argument("--out", type=Path, required=True, help="the page; verdicts.tsv and a JSON document are written beside it")
     raise SystemExit(run_command(main, parser))

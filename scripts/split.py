@@ -13,7 +13,7 @@ from teravox.records import Recorder
 def main(args: argparse.Namespace) -> None:
     recorder = Recorder("split", __file__)
     settings = args.settings
-    identifiers = {case.case: case.patient for case in read_cases(settings)}
+    identifiers = {case.case: case.patient for case in read_cases({**settings, "private": args.private})}
     cases = [files.read_json(args.ingested / case / "case.json") for case in identifiers]
     stage.check_pseudonyms(cases, identifiers)
     rejected = {case["case"]: case["reason"] for case in cases if case["verdict"] == "rejected"}
@@ -49,5 +49,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ingested", type=Path, required=True, help="folder with a subfolder per ingested case")
     parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: dataset, channels, labels, ignore_value, split and on_rejected")
+    parser.add_argument("--private", default="private", help="folder with what a survey of a DICOM tree found (default: private)")
     parser.add_argument("--out", type=Path, required=True, help="split.json")
     raise SystemExit(run_command(main, parser))

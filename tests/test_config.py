@@ -162,7 +162,7 @@ def test_only_the_stages_that_read_a_key_change_with_it() -> None:
     changed["train"]["steps"] -= 1
     ignoring = {**copy.deepcopy(whole), "ignore_value": 255}
     differ = {stage for stage in config.STAGE_SETTINGS if config.stage_settings(whole, stage) != config.stage_settings(ignoring, stage)}
-    assert differ == {"ingest", "fingerprint", "train", "evaluate", "report"}
+    assert differ == {"ingest", "split", "fingerprint", "train", "evaluate", "report"}
     assert config.stage_settings(whole, "train") == config.stage_settings(changed, "train")  # a further fold retrains no other
 
 

@@ -16,8 +16,8 @@ from pydicom.uid import JPEG2000Lossless, RLELossless, generate_uid
 
 import builders
 from builders import AFFINE, EXPECTED, STORED, Change, compress, enhanced, place, s6, set_all, set_each, set_one, write
-from teravox import checks, config, dicom_seg, geometry, volumes
-from teravox.dicom import series as reading
+from dicom_reading import OPTIONS, accepted, canonical, in_ras, read, rejected, series
+from teravox import checks, dicom_seg, geometry, volumes
 from teravox.dicom import witness
 from teravox.errors import RejectedCase
 
@@ -25,34 +25,8 @@ LARGE = np.kron(STORED, np.ones((1, 8, 8), np.int16))  # JPEG 2000 needs more th
 LABELS = [{"name": "a", "value": 1}, {"name": "b", "value": 2}]
 
 
-def in_ras(stored: np.ndarray) -> np.ndarray:
-    """(slice, row, column) of an axial series with ascending positions -> (x, y, z) in RAS order."""
-    return stored.transpose(2, 1, 0)[::-1, ::-1]
-
-
-OPTIONS = config.defaults("ingest")
-NO_RULES = config.defaults("channels[].match")
-
-
-def read(folder: Path, options: dict[str, Any] | None = None, **rules: Any) -> checks.Volume:
-    return reading.read_series(folder, NO_RULES | rules, OPTIONS | (options or {}))
-
-
 def segmented(path: Path, shape: Any, affine: np.ndarray, labels: list[dict[str, Any]], frame_of_reference: str = "") -> np.ndarray:
     return dicom_seg.read_segmentation(path, shape, affine, [{"segment": "", **label} for label in labels], frame_of_reference, OPTIONS).label
-
-
-def canonical(folder: Path) -> tuple[np.ndarray, np.ndarray, checks.Volume]:
-    volume = read(folder)
-    return *geometry.to_canonical(volume.array, volume.affine), volume
-
-
-def accepted(folder: Path, expected: np.ndarray = EXPECTED, affine: np.ndarray = AFFINE) -> checks.Volume:
-    array, grid, volume = canonical(folder)
-    np.testing.assert_allclose(array, expected, rtol=1e-6)
-    np.testing.assert_allclose(grid, affine, atol=1e-4)
-    assert volume.format == "dicom"
-    return volume
 
 
 def equals(volume: checks.Volume, reference: Path) -> None:
@@ -63,21 +37,6 @@ def equals(volume: checks.Volume, reference: Path) -> None:
     np.testing.assert_array_equal(array, expected)
     np.testing.assert_allclose(affine, grid, atol=1e-4)
     assert geometry.grid_difference(grid, affine, array.shape) * geometry.spacing_of(grid).max() < 1e-3  # mm
-
-
-def rejected(folder: Path, *words: str) -> str:
-    with pytest.raises(RejectedCase) as caught:
-        read(folder)
-    message = str(caught.value)
-    assert len(message.splitlines()) == 1
-    assert message.startswith(str(folder))
-    for word in words:
-        assert word in message
-    return message
-
-
-def series(folder: Path, *changes: Change, stored: np.ndarray = STORED) -> Path:
-    return write(folder / "series", s6(changes, stored))
 
 
 def test_series(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_every_case_is_read_as_it_is(dataset: Path) -> None:
     assert len(found) == len(list((dataset / "imagesTr").glob("*.nii.gz"))) == 180
     kinds = set()
     for case in found:
-        read = ingest.ingest(case.images, case.label, settings["labels"], False, settings["ingest"])
+        read = ingest.ingest(case.images, case.label, settings)
         image, label = (nib.load(path) for path in (case.images["t1"], case.label))
         kinds.add((image.get_data_dtype().name, label.get_data_dtype().name))
         assert read.images["t1"].dtype == image.get_data_dtype() and read.label.dtype == np.uint8

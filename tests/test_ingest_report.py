@@ -176,7 +176,9 @@ def test_the_command(cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "split": {"test_fraction": 0},
         "on_rejected": "stop",
     }
-    arguments = command.argparse.Namespace(ingested=cohort, settings=parse_settings(json.dumps(settings)), out=tmp_path / "out" / "report.html")
+    arguments = command.argparse.Namespace(
+        ingested=cohort, settings=parse_settings(json.dumps(settings)), private="private", out=tmp_path / "out" / "report.html"
+    )
     written = []
     for _ in range(2):
         command.main(arguments)

@@ -113,7 +113,7 @@ try:
     volumes.read_volume_file(Path({str(path)!r}))
 except RejectedCase as error:
     print(error, end="")
-print("", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print("", next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))  # ru_maxrss begins with that of the parent
 """
     started = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

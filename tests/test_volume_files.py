@@ -12,7 +12,7 @@ from nibabel.nifti2 import Nifti2Pair
 
 import builders
 from builders import write_nifti
-from teravox import checks, geometry, manifest, volumes
+from teravox import checks, geometry, manifest, pseudonyms, volumes
 from teravox.errors import RejectedCase
 from test_volumes import MHA_FIELDS, NOISE, NRRD_FIELDS, VALUES, mha, nrrd, rejected
 

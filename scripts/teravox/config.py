@@ -19,7 +19,7 @@ SCHEMAS = Path(__file__).resolve().parents[2] / "workflow" / "schemas"
 # What each stage reads, as dotted keys. A stage is redone when one of these changes, and for no other setting.
 STAGE_SETTINGS = {
     "ingest": ["channels.name", "channels.match", "labels", "ignore_value", "ingest"],
-    "split": ["dataset", "channels.name", "channels.match", "labels", "ignore_value", "split", "on_rejected"],  # what names the cases
+    "split": ["dataset", "channels.name", "channels.match", "labels", "ignore_value", "ingest.tilt", "split", "on_rejected"],  # what names the cases
     "resample": ["channels.name", "labels", "resample"],
     "fingerprint": ["channels.name", "labels", "ignore_value"],
     "shard": ["channels.name", "labels", "shard"],

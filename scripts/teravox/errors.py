@@ -30,7 +30,7 @@ def parse_settings(text: str) -> dict[str, Any]:
 def run_command(function: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> int:
     """Parse the command line, run `function`, and turn a UserError into one line on standard error and exit status 1.
 
-    So is what the file system refuses: no space, no permission, a file gone while it was in use.
+    So is what the file system refuses: no space, no permission, a file gone while it was in use; and Ctrl-C, with exit status 130.
     SIGTERM becomes an ordinary exit, so that temporary files are removed on the way out.
     """
     args = parser.parse_args()
@@ -40,4 +40,7 @@ def run_command(function: Callable[[argparse.Namespace], None], parser: argparse
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
     return 0

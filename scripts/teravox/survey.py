@@ -3,47 +3,55 @@
 Nothing is converted and no pixel is read. Files are read in several processes, a few kilobytes each; what is kept of a file is its header.
 """
 
-import concurrent.futures
 import dataclasses
-import multiprocessing
 import os
 import re
-from collections.abc import Callable, Iterator
+import stat
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from teravox import contained
+from teravox import survey_files
 from teravox.dicom import headers, series, sources
 from teravox.dicom.headers import Header
+from teravox.dicom.sources import Account
 from teravox.dicom.stacks import Stack
 from teravox.errors import RejectedCase
+from teravox.survey_files import Other
 
 SERIES = "series"  # stands in a reason where the name of a file or folder would
-CHUNK_FILES = 100  # read by a process at a time: some 50 ms
+Key = tuple[str, str]  # StudyInstanceUID and SeriesInstanceUID: some software gives one series UID to several studies
 
 
-@dataclasses.dataclass(frozen=True)
-class Other:
-    """A file that belongs to no volume. damaged : it may be a lost slice of a series beside it."""
+class Entry(NamedTuple):
+    """A file of a tree. reason : "" or why it is not opened; size : in bytes; modified : in ns."""
 
     path: Path
     reason: str
-    damaged: bool
+    size: int
+    modified: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Volume:
-    """A volume of a series with its verdict by headers: `ok` with reason "", or `rejected`. number : in its series, from 1."""
+    """A volume of a series with its verdict by headers: `ok` with reason "", or `rejected`.
+
+    number : in its series, from 1; patient : PatientID, or what stands for it.
+    """
 
     stack: Stack
     number: int
+    patient: str
     verdict: str
     reason: str
-    rejection: RejectedCase | None = None
 
     @property
     def header(self) -> Header:
         return self.stack.frames[0].header
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.header)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,125 +64,138 @@ class Survey:
     others: list[Other]
 
 
-def tree(root: Path) -> Iterator[tuple[Path, str]]:
-    """Every file below a folder in name order, and "" or why it is not opened: links, pipes and devices are not."""
-    for folder, names, found in os.walk(root):
-        names.sort()
-        for name in sorted(found):
-            path = Path(folder, name)
-            yield path, "symbolic link" if path.is_symlink() else "" if path.is_file() else "pipe, socket or device"
-        for name in names:
-            if Path(folder, name).is_symlink():
-                yield Path(folder, name), "symbolic link to a folder"
-
-
-def scan(root: Path, workers: int, progress: Callable[[int], object] = lambda count: None) -> Survey:
-    """Read the header of every DICOM file below a folder. progress : called with the number of files done since the last call.
+def tree(root: Path) -> Iterator[Entry]:
+    """Every file below a folder in name order. Links, pipes and devices are not opened, nor what this user may not read.
 
     Links are not followed: they may lead out of the tree, or hold a file twice.
     """
-    entries = list(tree(root))
-    others = [Other(path, reason, False) for path, reason in entries if reason]
-    paths = [path for path, reason in entries if not reason]
-    chunks = [paths[start : start + CHUNK_FILES] for start in range(0, len(paths), CHUNK_FILES)]
-    images: list[Header] = []
-    labels: list[Header] = []
+    closed: list[OSError] = []
+    for folder, names, found in os.walk(root, onerror=closed.append):
+        names.sort()
+        for name in sorted([*found, *names]):  # links to folders stand among the folders
+            path = Path(folder, name)
+            try:
+                status = path.lstat()
+            except OSError as error:
+                yield Entry(path, f"not readable ({error.strerror})", 0, 0)
+                continue
+            kind = stat.S_IFMT(status.st_mode)
+            if kind == stat.S_IFDIR:
+                continue
+            reason = {stat.S_IFREG: "", stat.S_IFLNK: "symbolic link"}.get(kind, "pipe, socket or device")
+            yield Entry(path, reason, status.st_size, status.st_mtime_ns)
+    for refusal in closed:
+        yield Entry(Path(refusal.filename), f"folder that is not readable ({refusal.strerror})", 0, 0)
 
-    def take(found: list[Header | Other]) -> None:
-        progress(len(found))
-        for item in found:
+
+def scan(root: Path, entries: Sequence[Entry], workers: int, progress: Callable[[int], object] = lambda count: None) -> Survey:
+    """Read the header of every DICOM file of a tree. entries : `tree` of it; progress : called with the number of files done since then."""
+    found = Survey(root, [], [], [Other(entry.path, entry.reason, entry.reason.startswith("not")) for entry in entries if entry.reason])
+    labels: dict[str, Header] = {}
+    for chunk in survey_files.read([entry.path for entry in entries if not entry.reason], workers):
+        progress(len(chunk))
+        for item in chunk:
             if isinstance(item, Other):
-                others.append(item)
+                found.others.append(item)
             elif item.kind == "image":
-                images.append(item)
-            elif item.kind in headers.SEGMENTATIONS.values():
-                labels.append(item)
+                found.images.append(item)
+            elif item.kind not in headers.SEGMENTATIONS.values():
+                found.others.append(Other(item.path, f"object without an image: {item.kind}"))
+            elif item.instance and sources.is_copy(item, labels.setdefault(item.instance, item)):
+                found.others.append(Other(item.path, "identical copy of another file"))
             else:
-                others.append(Other(item.path, f"object without an image: {item.kind}", False))
-
-    if workers == 1 or len(chunks) < 2:
-        for chunk in chunks:
-            take(_read(chunk))
-    else:
-        context = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-            waiting = [pool.submit(_read, chunk) for chunk in chunks]
-            for number, future in enumerate(waiting):
-                try:
-                    take(future.result())
-                except concurrent.futures.process.BrokenProcessPool:  # a file ended its reader: found again one by one
-                    take(_read_alone(chunks[number]))
-                waiting[number] = None  # type: ignore[call-overload]
-    return Survey(root, images, labels, others)
-
-
-def _read(paths: list[Path]) -> list[Header | Other]:
-    found: list[Header | Other] = []
-    for path in paths:
-        try:
-            reason = "" if headers.is_dicom_file(path) else sources.harmless(path)
-            found.append(Other(path, reason, False) if reason else headers.read_header(path))
-        except RejectedCase as error:
-            found.append(Other(path, str(error).removeprefix(f"{path}: "), True))
-        except OSError as error:
-            found.append(Other(path, f"not readable ({error.strerror})", True))
-    _share(found)
+                found.labels.append(item)
     return found
 
 
-def _read_alone(paths: list[Path]) -> list[Header | Other]:
-    found: list[Header | Other] = []
-    for path in paths:
-        try:
-            found += contained.call(_read, [path], about=str(path), megabytes=1)
-        except RejectedCase as error:
-            found.append(Other(path, str(error).removeprefix(f"{path}: "), True))
-    return found
+def key_of(header: Header) -> Key:
+    return header.study, header.series
 
 
-def _share(found: list[Header | Other]) -> None:
-    """One dictionary for the many frames whose attributes are equal: a hundred thousand of them are then small."""
-    known: dict[str, dict[str, Any]] = {}
-    for item in found:
-        if isinstance(item, Header):
-            for frame in item.frames:
-                for field in ("constant", "volume"):
-                    values = getattr(frame, field)
-                    object.__setattr__(frame, field, known.setdefault(repr(values), values))
+def patient_id(header: Header) -> str:
+    return str(header.once["PatientID"] or "").strip()
 
 
-def volumes(images: list[Header], options: dict[str, Any]) -> list[Volume]:
-    """Every volume of every series, in the order of the files, with its verdict by headers. options : the configuration's `ingest`."""
-    by_series: dict[tuple[str, str], list[Header]] = {}
-    for header in images:
-        by_series.setdefault((header.study, header.series), []).append(header)
-    found = []
-    for members in by_series.values():
-        try:
-            kept, _ = sources.without_copies(members)
-            rejection = None
-        except RejectedCase as error:
-            kept, rejection = members, error
-        frames, _ = sources.without_scouts(kept)
+def by_series(found: Survey) -> dict[Key, list[Header]]:
+    """The images of each series, in name order."""
+    groups: dict[Key, list[Header]] = {}
+    for header in found.images:
+        groups.setdefault(key_of(header), []).append(header)
+    return groups
+
+
+def damaged(found: Survey) -> dict[Key, list[Other]]:
+    """For each series the damaged files that may be slices of it: those that name it, and those in its folders that name no series."""
+    own: dict[Key, list[Other]] = {}
+    nameless: dict[Path, list[Other]] = {}
+    for other in found.others:
+        if other.damaged and other.series:
+            own.setdefault((other.study, other.series), []).append(other)
+        elif other.damaged:
+            nameless.setdefault(other.path.parent, []).append(other)
+    return {
+        key: own.get(key, []) + [other for folder in sorted({header.path.parent for header in members}) for other in nameless.get(folder, [])]
+        for key, members in by_series(found).items()
+    }
+
+
+def members(found: Survey) -> dict[Key, list[Path]]:
+    """The files of each series, damaged ones too, in name order: a file is called by its number, from 1, in this list."""
+    lost = damaged(found)
+    return {
+        key: sorted([*(header.path for header in images), *(other.path for other in lost[key])], key=str) for key, images in by_series(found).items()
+    }
+
+
+def volumes(found: Survey, options: dict[str, Any]) -> tuple[list[Volume], dict[Path, str]]:
+    """Every volume of every series, in the order of the files, with its verdict by headers; and why other images are left out.
+
+    options : the configuration's `ingest`. A series without PatientID is of the only patient of its study, else of a patient of its own.
+    """
+    groups, lost, names = by_series(found), damaged(found), members(found)
+    patients: dict[str, set[str]] = {}
+    for header in found.images:
+        patients.setdefault(header.study, set()).update({patient_id(header)} - {""})
+    result: list[Volume] = []
+    left: dict[Path, str] = {}
+    for key, images in groups.items():
+        own = {patient_id(header) for header in images} - {""}
+        patient = min(own) if own else min(patients[key[0]]) if len(patients[key[0]]) == 1 else key[0]
+        kept, copies = images, list[Account]()
+        rejection = _fault(key, images, lost[key])
+        if rejection is None:
+            try:
+                kept, copies = sources.without_copies(images)
+            except RejectedCase as error:
+                rejection = error
+        frames, scouts = sources.without_scouts(kept)
+        left |= {account.path: account.reason for account in (*copies, *scouts)}
         for number, stack in enumerate(series.candidates_of(frames), start=1):
             try:
                 if rejection:
                     raise rejection
                 series.check(stack, SERIES, options)
-                found.append(Volume(stack, number, "ok", ""))
+                result.append(Volume(stack, number, patient, "ok", ""))
             except RejectedCase as error:
-                found.append(Volume(stack, number, "rejected", reason(error, stack), error))
-    return found
+                text = without_paths(str(error), names[key])
+                result.append(Volume(stack, number, patient, "rejected", text.removeprefix(f"{SERIES}: ")))
+    return result, left
 
 
-def reason(error: RejectedCase, stack: Stack) -> str:
-    """A rejection without the name of the file it begins with."""
-    return without_paths(str(error), [stack]).removeprefix(f"{SERIES}: ").removeprefix("file 1: ")
+def _fault(key: Key, images: list[Header], lost: list[Other]) -> RejectedCase | None:
+    """Why a series cannot be used, whatever its slices are like."""
+    if not key[1] or not (key[0] or patient_id(images[0])):
+        return RejectedCase(f"{SERIES}: SeriesInstanceUID, or StudyInstanceUID and PatientID, missing; name its folder in a case table")
+    patients = len({patient_id(header) for header in images})
+    if patients > 1:
+        return RejectedCase(f"{SERIES}: found {patients} values of PatientID under one SeriesInstanceUID, expected one")
+    if lost:
+        return RejectedCase(f"{SERIES}: {len(lost)} damaged file(s) may be slices of it, one is: {lost[0].reason}")
+    return None
 
 
-def without_paths(text: str, stacks: list[Stack]) -> str:
-    """A message with numbers in place of the files' names, since names can be a person's."""
-    paths = dict.fromkeys(frame.header.path for stack in stacks for frame in stack.frames)
+def without_paths(text: str, paths: Sequence[Path]) -> str:
+    """A message with the files' numbers in place of their names, since names can be a person's. paths : of the series, see `members`."""
     for number, path in sorted(enumerate(paths, start=1), key=lambda item: -len(str(item[1]))):
         text = text.replace(str(path), f"file {number}")
     return text
@@ -183,8 +204,3 @@ def without_paths(text: str, stacks: list[Stack]) -> str:
 def kind(reason: str) -> str:
     """A reason without its numbers, so that equal faults are counted together."""
     return re.sub(r"\d+(\.\d+)?", "#", reason.partition(" (")[0].partition(";")[0])[:120]
-
-
-def workers() -> int:
-    """Processes that read headers: one per core that this process may use."""
-    return len(os.sched_getaffinity(0))

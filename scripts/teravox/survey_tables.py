@@ -1,231 +1,223 @@
-"""What a survey found as tables: series and volumes, every file, and the cases that rules make of them.
+"""What a survey found as tables and as lines for the terminal.
 
-The tables of files and the lists name real files, so they belong into the private folder. The table of series holds no identifier and no
-free text, unless the descriptions are asked for.
+The tables of files and the lists name real files, so they belong into the private folder. The other tables hold no identifier and no free
+text, unless the descriptions are asked for.
 """
 
-import csv
 import json
+import os
 import shutil
 import sys
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from tqdm import tqdm
 
-from teravox import file_lists, files, pseudonyms, survey
+from teravox import file_lists, pseudonyms, survey, survey_cases
 from teravox.dicom import match
-from teravox.dicom.headers import Header
-from teravox.errors import RejectedCase
-from teravox.survey import Survey, Volume
+from teravox.errors import UserError
+from teravox.survey import Entry, Survey, Volume
 
-SHOWN = 20  # kinds of faults that the terminal shows; the tables have all
-TOKEN_DIGITS = 12  # of a series' keyed hash, in names of lists and in tables
+SHOWN = 20  # kinds of volumes or faults that the terminal shows; the tables have all
+CODED_SEQUENCE = {"SE", "IR", "GR", "EP", "RM", "SK", "MTC", "SS", "TRSS", "SP", "MP", "OSP"}  # PS3.3 C.8.3.1: other texts may be anything
 COLUMNS = (
     *("patient", "study", "series", "volume", "verdict", "reason", "files", "modality", "orientation", "slices", "pixels", "spacing"),
-    *("echo", "echo_time_ms", "b_value", "contrast", "component"),
+    *("scan", "echo", "echo_time_ms", "b_value", "contrast", "component"),
 )
+TEXTS = ("description", "sequence", "image_type")  # what regular expressions look at
+TABLES = ("series.tsv", "labels.tsv", "files.tsv", "cases.tsv")
+CACHE = "cases.json"
 
 
-def scan_with_progress(root: Path, workers: int) -> Survey:
-    """`survey.scan` with a progress bar on standard error."""
-    total = sum(1 for _, why in survey.tree(root) if not why)
+def scan_with_progress(root: Path, entries: Sequence[Entry], workers: int) -> Survey:
+    """`survey.scan` with a progress bar on standard error, if that is a terminal."""
+    total = sum(not entry.reason for entry in entries)
     with tqdm(total=total, unit=" files", desc="headers", file=sys.stderr, disable=None) as bar:
-        return survey.scan(root, workers, bar.update)
+        return survey.scan(root, entries, workers, bar.update)
 
 
-def token(uid: str, key: bytes) -> str:
-    return pseudonyms.uid_hash(uid, key)[:TOKEN_DIGITS]
+def shown(text: str) -> str:
+    """A text for a cell: whatever cannot be printed, a tab, a line break or a byte that is not UTF-8, becomes an escape as in Python."""
+    return "".join(character if character.isprintable() and character != "\\" else ascii(character)[1:-1] for character in text)
 
 
-def patient_of(header: Header) -> str:
-    """PatientID, or the study where there is none: nothing then says which studies are of one patient."""
-    return str(header.once["PatientID"] or header.study)
+def write(
+    out: Path,
+    found: Survey,
+    volumes: list[Volume],
+    left: dict[Path, str],
+    rows: list[dict[str, Any]],
+    key: bytes,
+    channels: list[str],
+    descriptions: bool = False,
+    state: str = "",
+) -> None:
+    """Write the tables, and the lists of files they name, into a folder for this user alone. Raises UserError for another folder.
 
-
-def study_name(header: Header, key: bytes) -> str:
-    """The case of a study: the patient's pseudonym and a keyed hash of the study."""
-    return f"{pseudonyms.pseudonym(patient_of(header), key)}_{token(header.study, key)[:8]}"
-
-
-def proposed_channels(volumes: list[Volume]) -> list[dict[str, Any]]:
-    """Channels with rules that tell apart what at least half of the studies have, from coded attributes alone; for a survey without rules.
-
-    Modality, plane, contrast agent, echo, b-value and colour are looked at. Series that differ only in their descriptions fall together.
+    state : what the rows hold for, kept with them. All is written aside first, so that a full disk or Ctrl-C leaves what was there.
     """
-    keys = ("modality", "contrast", "orientation", "echo", "b_value", "component")
-    studies: dict[tuple[Any, ...], set[str]] = {}
-    for volume in volumes:
-        if volume.verdict == "ok":
-            about = volume.stack.attributes
-            studies.setdefault(tuple(about[key] for key in keys), set()).add(volume.header.study)
-    known = {kind: len(members) for kind, members in studies.items() if kind[0] in match.MODALITIES}
-    enough = min(len({study for members in studies.values() for study in members}) / 2, max(known.values(), default=0))
-    kept = sorted((kind for kind, count in known.items() if count >= enough), key=str)
-    channels = []
-    for kind in kept:
-        values = dict(zip(keys, kind, strict=True))
-        differs = {key: len({other[number] for other in kept}) > 1 for number, key in enumerate(keys)}
-        rules = {key: value for key, value in values.items() if value is not None and (key == "modality" or differs[key])}
-        words = [str(rules[key]) for key in ("modality", "orientation", "component") if key in rules]
-        words += [f"{word}{rules[key]:g}".replace(".", "p") for key, word in (("echo", "echo"), ("b_value", "b")) if key in rules]
-        words += ["contrast"] if rules.get("contrast") else []
-        channels.append({"name": "_".join(words).lower(), "match": rules})
-    return channels
-
-
-def cases(found: Survey, volumes: list[Volume], channels: list[dict[str, Any]], label_rules: dict[str, Any], key: bytes) -> list[dict[str, Any]]:
-    """One row for every study in which a rule of a channel fits a volume, in the order of names.
-
-    A row: case, patient (for the pseudonym's sake as the files name it), images (channel -> token of a series), label (token of a label's
-    object), fault: "", or why the case cannot be read. label_rules : the configuration's `dataset.label`.
-    """
-    by_study: dict[str, list[Volume]] = {}
-    for volume in volumes:
-        by_study.setdefault(volume.header.study, []).append(volume)
-    rows = []
-    for members in by_study.values():
-        images: dict[str, str] = {}
-        faults = []
-        chosen: Header | None = None
-        stacks = [volume.stack for volume in members]
-        if not any(match.fits(stack, channel["match"]) for channel in channels for stack in stacks):
-            continue
-        name = study_name(members[0].header, key)
-        for channel in channels:
-            try:
-                header = match.choose(stacks, channel["match"], f"channel {channel['name']}").frames[0].header
-                images[channel["name"]] = token(header.series, key)
-                chosen = chosen or header
-            except RejectedCase as error:
-                images[channel["name"]] = "none"
-                faults.append(survey.without_paths(str(error), stacks))
-        label, fault = ("none", "") if chosen is None else label_of(found.labels, chosen, label_rules, key)
-        faults += [fault] if fault else []
-        rows.append({"case": name, "patient": patient_of(members[0].header), "images": images, "label": label, "fault": "; ".join(faults)})
-    return sorted(rows, key=lambda row: row["case"])
-
-
-def label_of(labels: list[Header], image: Header, rules: dict[str, Any], key: bytes) -> tuple[str, str]:
-    """The token of the one label object that refers to an image's series, and "" or why there is none.
-
-    An object that names no series counts when its frame of reference is the image's. rules : `dataset.label`.
-    """
-    frame = image.frames[0].constant["FrameOfReferenceUID"]
-    fitting = []
-    for label in labels:
-        referenced = label.once["referenced"]
-        refers = image.series in referenced if referenced else bool(frame) and label.once["FrameOfReferenceUID"] == frame
-        if refers and rules["modality"] in {"any", label.kind} and match.found_in(rules["description"], label.once["SeriesDescription"]):
-            fitting.append(label)
-    if not fitting:
-        return "none", f"label: no {'SEG or RTSTRUCT' if rules['modality'] == 'any' else rules['modality']} refers to the first channel's series"
-    if len(fitting) > 1 and rules["prefer"] == "only":
-        return "none", f"label: {len(fitting)} objects refer to the first channel's series, expected one; choose by dataset.label"
-    fitting.sort(key=lambda label: (str(label.once["SeriesDate"] or label.once["StudyDate"]), str(label.once["SeriesTime"] or ""), label.instance))
-    return token(fitting[-1 if rules["prefer"] == "last" else 0].instance, key), ""
-
-
-def write(out: Path, found: Survey, volumes: list[Volume], rows: list[dict[str, Any]], channels: list[str], key: bytes, descriptions: bool) -> None:
-    """Write series.tsv, files.tsv, cases.tsv and the lists of files into a folder for this user alone."""
+    known = {*TABLES, CACHE, "lists"}
+    if out.exists() and {path.name for path in out.iterdir() if not path.name.startswith(".writing-")} - known:
+        raise UserError(f"{out}: holds other files, expected a new folder, or one of an earlier survey")
+    if not str(out).isprintable():
+        raise UserError(f"{out!r}: expected a folder whose name can stand in a table")
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
-    shutil.rmtree(out / "lists", ignore_errors=True)
-    (out / "lists").mkdir(mode=0o700)
-    header = [*COLUMNS, "description"] if descriptions else list(COLUMNS)
-    _table(
-        out / "series.tsv",
-        header,
-        [[*series_row(volume, key), *([volume.stack.attributes["description"]] if descriptions else [])] for volume in volumes],
-    )
-    _table(out / "files.tsv", ["file", "status", "series", "reason"], file_rows(found, volumes, key))
-    _lists(out / "lists", found, key)
-    table = []
-    for row in rows:
-        start = "#" if row["fault"] else ""
-        patient = pseudonyms.pseudonym(row["patient"], key)
-        cells = [str(out / "lists" / f"{name}{file_lists.SUFFIX}") for name in (*row["images"].values(), row["label"])]
-        table.append([f"{start}{row['case']}", patient, *cells, *([row["fault"]] if row["fault"] else [])])
-    _table(out / "cases.tsv", ["case", "patient", *channels, "label"], table)
+    aside = out / f".writing-{os.getpid()}"
+    (aside / "lists").mkdir(mode=0o700, parents=True)
+    try:
+        texts = TEXTS if descriptions else ()
+        _table(aside / "series.tsv", [*COLUMNS, *texts], (series_row(volume, key, texts) for volume in volumes))
+        _table(
+            aside / "labels.tsv",
+            ["label", "kind", "series", "structures", *(["names"] if descriptions else [])],
+            label_rows(found, key, descriptions),
+        )
+        _table(aside / "files.tsv", ["file", "status", "series", "number", "reason"], file_rows(found, left, key))
+        _table(aside / "cases.tsv", ["case", "patient", *channels, "label"], case_rows(out, rows, key))
+        for token, paths in survey_cases.lists(found, key).items():
+            document = json.dumps({"root": str(found.root.absolute()), "files": [str(path.relative_to(found.root)) for path in paths]})
+            (aside / "lists" / f"{token}{file_lists.SUFFIX}").write_text(document, encoding="utf-8")
+        (aside / CACHE).write_text(json.dumps({"state": state, "cases": rows}), encoding="utf-8")
+        for name in (CACHE, "cases.tsv"):  # gone while the lists are not what they name
+            (out / name).unlink(missing_ok=True)
+        shutil.rmtree(out / "lists", ignore_errors=True)
+        for name in ("lists", *TABLES, CACHE):
+            (aside / name).replace(out / name)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
-def series_row(volume: Volume, key: bytes) -> list[Any]:
-    """The cells of COLUMNS; a missing value is an empty cell."""
+def _table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as stream:
+        for row in (header, *rows):
+            stream.write("\t".join(map(str, row)) + "\n")
+
+
+def series_row(volume: Volume, key: bytes, texts: Sequence[str] = ()) -> list[Any]:
+    """The cells of COLUMNS, and of some of TEXTS; a missing value is an empty cell."""
     header, about = volume.header, volume.stack.attributes
-    paths = {frame.header.path for frame in volume.stack.frames}
     modality = about["modality"] if about["modality"] in match.MODALITIES else "other" if about["modality"] else None
     values = {
-        "patient": pseudonyms.pseudonym(patient_of(header), key),
-        "study": token(header.study, key)[:8],
-        "series": token(header.series, key),
+        "patient": pseudonyms.pseudonym(volume.patient, key),
+        "study": survey_cases.study_token(header, key),
+        "series": survey_cases.series_token(header, key),
         "volume": volume.number,
         "verdict": volume.verdict,
         "reason": volume.reason,
-        "files": len(paths),
+        "files": len({id(frame.header) for frame in volume.stack.frames}),
         **about,
         "modality": modality,
+        "scan": " ".join(part for part in about["sequence"].split("\\") if part in CODED_SEQUENCE),
         "contrast": "yes" if about["contrast"] else "no",
+        **{name: shown(about[name]) for name in TEXTS},
     }
-    return ["" if values[column] is None else values[column] for column in COLUMNS]
+    return ["" if values[column] is None else values[column] for column in (*COLUMNS, *texts)]
 
 
-def file_rows(found: Survey, volumes: list[Volume], key: bytes) -> list[list[str]]:
-    """Every file of the tree: of which series it is, or why it is skipped."""
-    used = {frame.header.path for volume in volumes for frame in volume.stack.frames}
+def label_rows(found: Survey, key: bytes, names: bool) -> list[list[Any]]:
+    """Every SEG and RTSTRUCT: the series of the tree that it refers to, and its segments or regions, whose names are free text."""
+    known: dict[str, list[str]] = {}
+    for study, series in survey.by_series(found):
+        known.setdefault(series, []).append(survey_cases.token(f"{study} {series}", key))
     rows = []
+    for label in found.labels:
+        referred = [token for uid in label.once["referenced"] for token in known.get(uid, ["not in the tree"])]
+        structures = label.once["structures"]
+        row = [survey_cases.label_token(label, found.root, key), label.kind, ", ".join(referred) or "none named", len(structures)]
+        rows.append([*row, *(["; ".join(map(shown, structures))] if names else [])])
+    return rows
+
+
+def file_rows(found: Survey, left: dict[Path, str], key: bytes) -> list[list[str]]:
+    """Every file of the tree, once: the series it belongs to and its number in it, which messages name, or why it is skipped."""
+    rows = []
+    numbers = {path: str(number) for paths in survey.members(found).values() for number, path in enumerate(paths, start=1)}
+
+    def row(path: Path, status: str, token: str, number: str, reason: str) -> list[str]:
+        return [shown(str(path.relative_to(found.root))), status, token, number, shown(reason)]
+
     for header in found.images:
-        status = "image" if header.path in used else "skipped"
-        rows.append([str(header.path.relative_to(found.root)), status, token(header.series, key), "" if status == "image" else "localizer or copy"])
-    rows += [[str(label.path.relative_to(found.root)), label.kind, token(label.instance, key), ""] for label in found.labels]
-    rows += [[str(other.path.relative_to(found.root)), "damaged" if other.damaged else "skipped", "", other.reason] for other in found.others]
+        status = "skipped" if header.path in left else "image"
+        rows.append(row(header.path, status, survey_cases.series_token(header, key), numbers[header.path], left.get(header.path, "")))
+    rows += [row(label.path, label.kind, survey_cases.label_token(label, found.root, key), "", "") for label in found.labels]
+    for other in found.others:
+        token = survey_cases.token(f"{other.study} {other.series}", key) if other.series else ""
+        rows.append(row(other.path, "damaged" if other.damaged else "skipped", token, numbers.get(other.path, ""), other.reason))
     return sorted(rows)
 
 
-def _lists(folder: Path, found: Survey, key: bytes) -> None:
-    """One list of files per series and per label. A damaged file is listed with every series in its folder: it may be a lost slice of it."""
-    damaged: dict[Path, list[Path]] = {}
-    for other in found.others:
-        if other.damaged:
-            damaged.setdefault(other.path.parent, []).append(other.path)
-    members: dict[str, list[Path]] = {}
-    for header in found.images:
-        members.setdefault(header.series, []).append(header.path)
-    for uid, paths in members.items():
-        beside = [path for parent in {path.parent for path in paths} for path in damaged.get(parent, [])]
-        _write_list(folder / f"{token(uid, key)}{file_lists.SUFFIX}", found.root, [*paths, *beside])
-    for label in found.labels:
-        _write_list(folder / f"{token(label.instance, key)}{file_lists.SUFFIX}", found.root, [label.path])
+def case_rows(out: Path, rows: list[dict[str, Any]], key: bytes) -> list[list[str]]:
+    """The case table that rows make; a case with a fault is a comment, which the layout `table` leaves out, and ends with its fault."""
+    found = []
+    for row in rows:
+        cells = [str(out / "lists" / f"{name}{file_lists.SUFFIX}") for name in (*row["images"].values(), row["label"])]
+        found.append([row["case"], pseudonyms.pseudonym(row["patient"], key), *cells])
+        if row["faults"]:
+            found[-1] = [f"# {row['case']}", *found[-1][1:], "; ".join(row["faults"])]
+    return found
 
 
-def _write_list(path: Path, root: Path, members: list[Path]) -> None:
-    names = sorted(str(member.relative_to(root)) for member in members)
-    path.write_text(json.dumps({"root": str(root.absolute()), "files": names}), encoding="utf-8")
-
-
-def _table(path: Path, header: list[str], rows: list[list[Any]]) -> None:
-    with files.atomic(path) as temporary, temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream:
-        writer = csv.writer(stream, delimiter="\t", lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
-
-
-def summary(found: Survey, volumes: list[Volume], rows: list[dict[str, Any]]) -> list[str]:
+def summary(found: Survey, volumes: list[Volume], left: dict[Path, str], rows: list[dict[str, Any]]) -> list[str]:
     """Lines for the terminal: counts, kinds of volumes with their verdicts, what is skipped and why, and the cases. No names."""
-    series = {(volume.header.study, volume.header.series) for volume in volumes}
+    studies, series = survey_cases.by_study(volumes), {volume.key for volume in volumes}
+    patients = {volume.patient for volume in volumes}
     lines = [
-        f"{len({patient_of(header) for header in found.images})} patients, {len({study for study, _ in series})} studies, {len(series)} series, "
-        f"{len(volumes)} volumes; {len(found.images)} image files, {len(found.labels)} SEG or RTSTRUCT, {len(found.others)} other files"
+        f"{len(patients)} patients, {len({study for _, study in studies})} studies, {len(series)} series, {len(volumes)} volumes; "
+        f"{len(found.images)} image files, {len(found.labels)} SEG or RTSTRUCT, {len(found.others)} other files"
     ]
-    nameless = len({header.study for header in found.images if not header.once["PatientID"]})
+    nameless = len({header.study for header in found.images if not survey.patient_id(header)})
     if nameless:
-        lines.append(f"note: {nameless} studies have no PatientID; each is taken for a patient of its own")
+        lines.append(f"note: images of {nameless} studies have no PatientID; a study without any is taken for a patient of its own")
+    if len(patients) == 1 and len(studies) > 1:
+        lines.append(f"note: all {len(studies)} studies have one PatientID: if they are of several patients, no split can keep these apart")
+    mixed = [study for study, count in Counter(study for _, study in studies).items() if count > 1]
+    if mixed:
+        lines.append(f"note: {len(mixed)} StudyInstanceUIDs stand for several patients; each patient's part is a study of its own")
     verdicts = Counter(volume.verdict for volume in volumes)
     counted = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())) or "none"
     lines.append(f"volumes: {counted} by their headers; pixels are read at ingestion")
+    lines += [f"  {line}" for line in kinds(volumes)]
     reasons = Counter(survey.kind(volume.reason) for volume in volumes if volume.reason)
     lines += [f"  {count} rejected: {why}" for why, count in reasons.most_common(SHOWN)]
-    left = Counter(survey.kind(other.reason) for other in found.others)
-    lines += [f"skipped: {count} files: {why}" for why, count in left.most_common(SHOWN)]
-    lines.append(f"cases: {len(rows)} studies fit, {sum(bool(row['fault']) for row in rows)} of them with a fault")
-    lines += [f"  {count}: {why}" for why, count in Counter(row["fault"] for row in rows if row["fault"]).most_common(SHOWN)]
+    lines += [f"labels: {count} {kind}" for kind, count in sorted(Counter(label.kind for label in found.labels).items())]
+    skipped = Counter(survey.kind(reason) for reason in left.values()) + Counter(
+        survey.kind(other.reason) for other in found.others if not other.damaged
+    )
+    lines += [f"skipped: {count} files: {why}" for why, count in skipped.most_common(SHOWN)]
+    lost = Counter(survey.kind(other.reason) for other in found.others if other.damaged)
+    lines += [f"damaged: {count} files: {why}" for why, count in lost.most_common(SHOWN)]
+    lines.append(f"cases: {len(rows)} studies fit the channels' rules, {sum(bool(row['faults']) for row in rows)} of them with a fault")
+    lines += [f"  {count}: {why}" for why, count in Counter(fault for row in rows for fault in row["faults"]).most_common(SHOWN)]
+    return lines
+
+
+def kinds(volumes: list[Volume]) -> list[str]:
+    """What kinds of volumes there are, by what coded rules can ask for, the most frequent first."""
+    groups: dict[tuple[str, ...], list[Volume]] = {}
+    for volume in volumes:
+        about = dict(zip(COLUMNS, series_row(volume, b"\0" * pseudonyms.KEY_BYTES), strict=True))
+        words = [str(about["modality"] or "no modality"), str(about["orientation"] or "no orientation"), str(about["scan"])]
+        words += [f"{name} {about[name]}" for name in ("echo", "b_value") if about[name] != ""]
+        words += ["contrast" if about["contrast"] == "yes" else "", str(about["component"])]
+        groups.setdefault(tuple(word for word in words if word), []).append(volume)
+    lines = []
+    for kind, members in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+        slices = [volume.stack.attributes["slices"] for volume in members]
+        span = str(min(slices)) if min(slices) == max(slices) else f"{min(slices)} to {max(slices)}"
+        studies = len(survey_cases.by_study(members))
+        lines.append(f"{len(members)} in {studies} studies: {', '.join(kind)}; {span} slices")
+    return lines[:SHOWN] + ([f"and {len(lines) - SHOWN} kinds more, see series.tsv"] if len(lines) > SHOWN else [])
+
+
+def proposal(root: Path, volumes: list[Volume]) -> list[str]:
+    """Blocks `dataset` and `channels` of a configuration, as YAML that can be pasted; what the rules leave open is a comment."""
+    lines = yaml.safe_dump({"dataset": {"layout": "dicom", "path": str(root)}}, sort_keys=False).splitlines()
+    lines.append("channels:")
+    for channel in survey_cases.proposed_channels(volumes):
+        text = yaml.safe_dump(channel, sort_keys=False, default_flow_style=True, width=10**6).strip()
+        counts = survey_cases.fitting(volumes, channel["match"])
+        lines.append(f"  - {text}  # {counts['one']} studies have one such volume, {counts['several']} have several")
     return lines

@@ -34,11 +34,14 @@ rule ingest_report:
         f"{RESULTS}/logs/ingest_report.log",
     conda:
         "../../envs/report.yaml"
+    resources:
+        private=CONFIG["private"],
     params:
         settings=settings("split"),
         versions=versions("ingest_report"),
     shell:
-        f"python scripts/ingest_report.py {RESULTS}/ingest --settings {{params.settings:q}} --out {{output.page}}"
+        f"python scripts/ingest_report.py {RESULTS}/ingest --settings {{params.settings:q}}"
+        " --private {resources.private:q} --out {output.page}"
         " > {log} 2>&1"
 
 
@@ -52,9 +55,11 @@ checkpoint split:
         f"{RESULTS}/logs/split.log",
     conda:
         "../../envs/volumes.yaml"
+    resources:
+        private=CONFIG["private"],
     params:
         settings=settings("split"),
         versions=versions("split"),
     shell:
         f"python scripts/split.py --ingested {RESULTS}/ingest --settings {{params.settings:q}}"
-        " --out {output} > {log} 2>&1"
+        " --private {resources.private:q} --out {output} > {log} 2>&1"

@@ -1,89 +1,38 @@
-"""One DICOM file's header: what decides which volume each of its frames belongs to, and where. Pixels stay on the disk."""
+"""One DICOM file's header: what it is, whether its pixels are there, and its frames. Pixels stay on the disk."""
 
-import contextlib
 import dataclasses
 import gzip
-import io
-import itertools
-import math
-import struct
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import numpy as np
 import pydicom
-from pydicom.datadict import tag_for_keyword
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian
 
+from teravox.dicom.frames import TAGS, Frame, frames_of, plain
+from teravox.dicom.streams import HEADER_BYTES, UNDEFINED, TooLarge, check_deflated, is_dicom_file, open_dicom, pixel_element, pixels_of_deflated
 from teravox.errors import RejectedCase
 
-HEADER_BYTES = 1 << 28  # of a compressed file, as far as its header may reach; functional groups of 10,000 frames take some 30 MB
-META_BYTES = 1 << 16  # of the file's first part, which names the transfer syntax
-PIXELS = {0x7FE00008: "FloatPixelData", 0x7FE00009: "DoubleFloatPixelData", 0x7FE00010: "PixelData"}
-UNDEFINED = 0xFFFFFFFF  # length of compressed pixels
-NAME_TEXT = 64  # longest text kept of an attribute that is only compared
+__all__ = ["Frame", "Header", "is_dicom_file", "read_header"]
+
 SEGMENTATIONS = {"1.2.840.10008.5.1.4.1.1.66.4": "SEG", "1.2.840.10008.5.1.4.1.1.66.7": "SEG", "1.2.840.10008.5.1.4.1.1.481.3": "RTSTRUCT"}
 SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
-
-Values = dict[int, Any]  # of a data set, by tag
-
-
-def _tag(name: str | int) -> int:
-    found = tag_for_keyword(name) if isinstance(name, str) else name
-    assert found is not None, name
-    return int(found)
-
-
-# Equal in every frame of a volume; a missing attribute counts as a value.
-CONSTANT = (
-    "SOPClassUID",
-    "Modality",
-    "Units",
-    "Rows",
-    "Columns",
-    "SamplesPerPixel",
-    "PhotometricInterpretation",
-    "BitsAllocated",
-    "BitsStored",
-    "PixelRepresentation",
-    "PixelPaddingValue",
-    "PixelPaddingRangeLimit",
-    "FrameOfReferenceUID",
-    "RescaleType",
-    "KVP",
-    "ConvolutionKernel",
-    "EchoTime",
-)
-# Differ between the volumes of one series, in the order in which they are tried; those of TIMES also rise from volume to volume.
-VOLUME = (
-    "b_value",
-    "gradient",
-    "TemporalPosition",
-    "CardiacPhase",
-    "InversionTime",
-    "ComplexImageComponent",
-    "ImageType",
-    "AcquisitionNumber",
-    "StackID",
-    "FlipAngle",
-    "ContrastBolusAgent",
-    "SliceThickness",
-    "TriggerTime",
-)
-TIMES = ("AcquisitionTime", "ContentTime", "FrameAcquisitionTime")
+# With pixels, or rows, that are no slices of the patient: they are left out like objects without an image.
+NO_SLICES = {"1.2.840.10008.5.1.4.1.1.481.2", "1.2.840.10008.5.1.4.1.1.4.2"}  # RT Dose, MR Spectroscopy
+COLOURS = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT", "YBR_PARTIAL_420")  # the YBR ones only where decoding gives RGB
+PHOTOMETRIC = {"MONOCHROME1", "MONOCHROME2", "PALETTE COLOR", "HSV", "ARGB", "CMYK", "YBR_PARTIAL_422", *COLOURS}  # shown in messages
+MOST_PIXELS = 1 << 40  # more than any memory
 ONCE = (
     "StudyInstanceUID",
     "SeriesInstanceUID",
-    "SOPInstanceUID",
     "PatientID",
     "StudyDate",
     "StudyTime",
     "SeriesDate",
     "SeriesTime",
     "SeriesNumber",
+    "InstanceNumber",
     "SeriesDescription",
     "ProtocolName",
     "ScanningSequence",
@@ -93,61 +42,20 @@ ONCE = (
     "BurnedInAnnotation",
     "ImagesInAcquisition",
 )
-_SOURCES = {  # further names of what is asked above
-    "EchoTime": ("EffectiveEchoTime", "EchoTime"),
-    "b_value": ("DiffusionBValue", 0x0019100C, 0x20011003),  # private ones of Siemens and Philips, from before the standard had it
-    "gradient": ("DiffusionGradientOrientation", 0x0019100E),
-    "TemporalPosition": ("TemporalPositionIndex", "TemporalPositionIdentifier"),
-    "CardiacPhase": ("NominalCardiacTriggerDelayTime", "NominalPercentageOfCardiacPhase"),
-    "InversionTime": ("InversionTimes", "InversionTime"),
-    "ImageType": ("FrameType", "ImageType"),
-    "FrameAcquisitionTime": ("FrameAcquisitionDateTime", "FrameReferenceDateTime"),
-    "AcquisitionTime": ("AcquisitionDateTime", "AcquisitionTime"),
-}
-_SPATIAL = ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing")
-_OTHER = ("NumberOfFrames", "HighBit", "ModalityLUTSequence", "RescaleSlope", "RescaleIntercept", "SpacingBetweenSlices", "PlanarConfiguration")
-_GROUPS = ("PerFrameFunctionalGroupsSequence", "SharedFunctionalGroupsSequence")
-_NAMES = tuple(dict.fromkeys([*CONSTANT, *VOLUME, *TIMES, *_OTHER]))
-# The tags of everything that is asked for: each name's in the order of its sources, and all of them for pydicom to read no others.
-_TAGS_OF = {name: tuple(_tag(source) for source in _SOURCES.get(name, (name,))) for name in (*_NAMES, *ONCE, *_SPATIAL)}
-_TAGS: list[str | int] = [
-    *dict.fromkeys(tag for tags in _TAGS_OF.values() for tag in tags),
-    *(_tag(name) for name in (*_GROUPS, "DiffusionGradientDirectionSequence", "ReferencedSeriesSequence", "ReferencedFrameOfReferenceSequence")),
+NAME_TEXT = 64  # longest name of a structure kept (LO, PS3.5 section 6.2)
+_TAGS = [
+    *(*TAGS, *ONCE, "SOPInstanceUID", "HighBit", "ModalityLUTSequence", "ReferencedSeriesSequence", "ReferencedFrameOfReferenceSequence"),
+    *("SegmentSequence", "StructureSetROISequence"),
 ]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Frame:
-    """One plane. A missing attribute is None, or an empty tuple.
-
-    number : in its file, from 0; position : (3,) mm, LPS; orientation : (6,) cosines of a row and of a column; spacing : (2,) mm,
-    between rows, between columns; slope, intercept : its own rescaling (PS3.3 C.11.1); constant, volume : values of CONSTANT, and of
-    VOLUME and TIMES, by name.
-    """
-
-    header: "Header"
-    number: int
-    position: tuple[float, ...]
-    orientation: tuple[float, ...]
-    spacing: tuple[float, ...]
-    slope: float
-    intercept: float
-    thickness: float | None
-    step: float | None
-    constant: dict[str, Any]
-    volume: dict[str, Any]
-
-    @property
-    def place(self) -> str:
-        """Which frame of which file, for a message."""
-        return f"{self.header.path}, frame {self.number + 1}" if self.header.frame_count > 1 else str(self.header.path)
 
 
 @dataclasses.dataclass(slots=True)
 class Header:
-    """What one file says of itself. kind : `image`, `SEG`, `RTSTRUCT` or the name of another object, which has no pixels.
+    """What one file says of itself. kind : `image`, `SEG`, `RTSTRUCT` or the name of another object, which has no slices.
 
-    syntax : transfer syntax UID; offset, length : of the pixels in the file (uncompressed images); once : values of ONCE.
+    syntax : transfer syntax UID; packed : inside gzip or deflated; offset, length : of the pixels in the file (uncompressed images);
+    instance : SOPInstanceUID, "" when missing; once : values of ONCE, and of a segmentation or structure set `referenced`, `structures`
+    and FrameOfReferenceUID.
     """
 
     path: Path
@@ -159,6 +67,7 @@ class Header:
     length: int
     frame_count: int
     mosaic: bool
+    instance: str
     once: dict[str, Any]
     frames: list[Frame] = dataclasses.field(default_factory=list)
 
@@ -169,91 +78,6 @@ class Header:
     @property
     def study(self) -> str:
         return str(self.once["StudyInstanceUID"] or "")
-
-    @property
-    def instance(self) -> str:
-        return str(self.once["SOPInstanceUID"] or "")
-
-
-def is_dicom_file(path: Path) -> bool:
-    """Whether a file carries the DICOM prefix (PS3.10 section 7.1), itself or inside gzip."""
-    with path.open("rb") as stream:
-        start = stream.read(132)
-    if start[:2] == b"\x1f\x8b":
-        try:
-            with gzip.open(path) as stream:
-                start = stream.read(132)
-        except (OSError, EOFError, zlib.error):
-            return False
-    return start[128:132] == b"DICM"
-
-
-class _Bounded(io.RawIOBase):
-    """A decompressed stream that ends with an error instead of growing without bound."""
-
-    def __init__(self, stream: BinaryIO, limit: int) -> None:
-        self._stream, self._limit = stream, limit
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._stream.tell()
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        target = offset if whence == 0 else self._stream.tell() + offset
-        if whence == 2 or target > self._limit:
-            raise OSError("beyond the bound")
-        return self._stream.seek(target)
-
-    def read(self, size: int = -1) -> bytes:
-        left = self._limit - self._stream.tell()
-        if size < 0 or size > left:
-            data = self._stream.read(left + 1)
-            if len(data) > left:
-                raise OSError("beyond the bound")
-            return data
-        return self._stream.read(size)
-
-
-@contextlib.contextmanager
-def open_dicom(path: Path, limit: int = HEADER_BYTES) -> Iterator[tuple[Any, bool]]:
-    """A binary stream of a file, decompressed when it is a gzip file, and whether it is one. limit : bytes that may come out of it."""
-    with path.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        if packed:
-            with gzip.GzipFile(fileobj=raw) as stream:
-                yield _Bounded(stream, limit), True  # type: ignore[arg-type]
-        else:
-            yield raw, False
-
-
-def check_deflated(path: Path, stream: Any, limit: int = HEADER_BYTES) -> None:
-    """Raises RejectedCase for a deflated data set (PS3.5 section A.5) of more than `limit` bytes, before pydicom inflates it whole."""
-    start = stream.read(META_BYTES)
-    stream.seek(0)
-    if start[128:132] != b"DICM":
-        raise RejectedCase(f"{path}: not readable as DICOM (no DICM prefix); get it again, or move it out of the series' folder")
-    # (0002,0000) UL, the first element, holds the length of the rest of the file's first part.
-    meta = struct.unpack_from("<I", start, 140)[0] if start[132:136] == b"\x02\x00\x00\x00" and len(start) >= 144 else META_BYTES
-    if meta > META_BYTES - 144:
-        raise RejectedCase(f"{path}: file meta information of {meta} bytes, expected at most {META_BYTES - 144}; damaged file")
-    if DeflatedExplicitVRLittleEndian.encode() not in start[: 144 + meta]:
-        return
-    unpack, total = zlib.decompressobj(-zlib.MAX_WBITS), 0
-    stream.seek(144 + meta)
-    try:
-        while not unpack.eof and (chunk := unpack.unconsumed_tail or stream.read(1 << 20)):
-            total += len(unpack.decompress(chunk, 1 << 24))
-            if total > limit:
-                raise RejectedCase(f"{path}: deflated data set of more than {limit} bytes, expected at most that; decompress it first")
-    except zlib.error as error:
-        raise RejectedCase(f"{path}: damaged deflated data set ({error}); get the file again from its source") from None
-    stream.seek(0)
 
 
 def read_header(path: Path) -> Header:
@@ -266,68 +90,58 @@ def read_header(path: Path) -> Header:
             check_deflated(path, stream)
             data = pydicom.dcmread(stream, stop_before_pixels=True, specific_tags=_TAGS)
             deflated = data.file_meta.get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian
-            pixels = _pixels_of_deflated(path) if deflated else _pixels(stream, data)
+            pixels = pixels_of_deflated(path) if deflated else pixel_element(stream, data)
             return _header(path, data, packed or deflated, *pixels)
     except RejectedCase:
         raise
+    except TooLarge:
+        raise RejectedCase(f"{path}: header of more than {HEADER_BYTES} bytes in a gzip file, expected at most that; decompress it first") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise RejectedCase(f"{path}: damaged gzip file ({type(error).__name__}); get the file again from its source") from None
     except (RecursionError, Exception) as error:  # a damaged file can raise anything, and the text can quote a patient's data
-        if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile) and error.errno:
+        if isinstance(error, OSError) and error.errno:
             raise RejectedCase(f"{path}: not readable ({error.strerror}), expected a file this user may read") from None
         raise RejectedCase(f"{path}: not readable as DICOM ({type(error).__name__}); get it again, or move it out of the series' folder") from None
 
 
-def _pixels(stream: Any, data: pydicom.Dataset) -> tuple[str, int, int]:
-    """Keyword, offset and length of the pixel element that the stream stands before; ("", 0, 0) when there is none (PS3.5 section 7.1)."""
-    start = stream.tell()
-    order = "<" if data.is_little_endian else ">"
-    while len(element := stream.read(12)) >= 8:
-        group, number = struct.unpack_from(order + "HH", element)
-        explicit = not data.is_implicit_VR
-        long = explicit and element[4:6] in {b"OB", b"OW", b"OF", b"OD", b"OL", b"OV", b"SQ", b"UC", b"UN", b"UR", b"UT"}
-        if long and len(element) < 12:
-            break
-        length = struct.unpack_from(order + ("I" if long or not explicit else "H"), element, 8 if long else 6 if explicit else 4)[0]
-        begin = start + (12 if long else 8)
-        if group << 16 | number in PIXELS:
-            return PIXELS[group << 16 | number], begin, length
-        if group != 0x7FE0 or length == UNDEFINED:  # else something before the pixels, such as an offset table
-            break
-        start = stream.seek(begin + length)
-    return "", 0, 0
-
-
-def _pixels_of_deflated(path: Path) -> tuple[str, int, int]:
-    with open_dicom(path) as (stream, _):
-        data = pydicom.dcmread(stream, specific_tags=["PixelData"])
-    return ("PixelData", 0, len(data.PixelData)) if "PixelData" in data else ("", 0, 0)
+def read_uids(path: Path) -> tuple[str, str]:
+    """StudyInstanceUID and SeriesInstanceUID of a file that `read_header` refuses; "" where they cannot be told."""
+    try:
+        with warnings.catch_warnings(action="ignore"), open_dicom(path) as (stream, _):
+            check_deflated(path, stream)
+            data = pydicom.dcmread(stream, stop_before_pixels=True, specific_tags=["StudyInstanceUID", "SeriesInstanceUID"])
+            return str(data.get("StudyInstanceUID") or ""), str(data.get("SeriesInstanceUID") or "")
+    except (RecursionError, Exception):  # see read_header
+        return "", ""
 
 
 def _header(path: Path, data: pydicom.Dataset, packed: bool, pixels: str, offset: int, length: int) -> Header:
     sop_class = str(data.file_meta.get("MediaStorageSOPClassUID") or data.get("SOPClassUID") or "")
     syntax = str(data.file_meta.get("TransferSyntaxUID") or "")
-    name = UID(sop_class).name if sop_class else ""
-    kind = SEGMENTATIONS.get(sop_class) or (
-        "image" if pixels else name if UID(sop_class).name != sop_class else "object of a private or unknown class"
-    )
-    unknown = name == sop_class and not data.get("SeriesInstanceUID")  # an image whose beginning is damaged looks so too
-    if not pixels and ("Rows" in data or "Image Storage" in name or not sop_class or unknown):
+    name = UID(sop_class).name if sop_class and UID(sop_class).name != sop_class else ""
+    kind = SEGMENTATIONS.get(sop_class) or ("image" if pixels and sop_class not in NO_SLICES else name or "object of a private or unknown class")
+    unknown = not name and not data.get("SeriesInstanceUID")  # an image whose beginning is damaged looks so too
+    if not pixels and sop_class not in NO_SLICES and ("Rows" in data or "Image Storage" in name or unknown):
         raise RejectedCase(f"{path}: image without PixelData (truncated file?); get it again, or move it out of the series' folder")
-    top = _values(data)
-    once = {keyword: _plain(next(_found(keyword, [top]), None)) for keyword in ONCE}
-    contrast = data.get("ContrastBolusAgent")
-    once["contrast"] = bool(contrast) or None if contrast is not None else None
+    once = {keyword: plain(data.get(keyword)) for keyword in ONCE}
     count = int(data.get("NumberOfFrames") or 1)
     mosaic = "MOSAIC" in (data.get("ImageType") or [])
-    header = Header(path, kind, sop_class, syntax, packed, offset, length, count, mosaic, once)
+    instance = str(plain(data.get("SOPInstanceUID")) or "")
+    header = Header(path, kind, sop_class, syntax, packed, offset, length, count, mosaic, instance, once)
     if kind in SEGMENTATIONS.values():
         once["referenced"] = _referenced(data)
-        once["FrameOfReferenceUID"] = _plain(data.get("FrameOfReferenceUID"))
+        once["structures"] = tuple(
+            str(item.get("SegmentLabel", item.get("ROIName", "")))[:NAME_TEXT]
+            for name in ("SegmentSequence", "StructureSetROISequence")
+            for item in data.get(name) or []
+        )
+        once["FrameOfReferenceUID"] = plain(data.get("FrameOfReferenceUID"))
     if kind == "image":
         if pixels != "PixelData":
             raise RejectedCase(f"{path}: pixels in {pixels}, expected integers in PixelData; convert the map to NIfTI")
         _check_image(path, data, header)
         try:
-            header.frames.extend(_frames(header, data, top))
+            header.frames.extend(frames_of(header, data))
         except RejectedCase:
             raise
         except Exception as error:  # see read_header
@@ -350,100 +164,41 @@ def _check_image(path: Path, data: pydicom.Dataset, header: Header) -> None:
     samples = samples or 1
     if min(rows, columns, bits) < 1 or header.frame_count < 1:
         raise RejectedCase(f"{path}: {rows} rows, {columns} columns, {header.frame_count} frames of {bits} bits, expected at least 1 of each")
-    if header.frame_count * rows * columns > 1 << 40:
+    if header.frame_count * rows * columns > MOST_PIXELS:
         raise RejectedCase(f"{path}: {header.frame_count} frames of {rows} x {columns}, expected at most 2^40 pixels; damaged file")
-    if not UID(header.syntax).is_private and not UID(header.syntax).is_transfer_syntax:
+    if not UID(header.syntax).is_transfer_syntax or UID(header.syntax).is_private:
         raise RejectedCase(f"{path}: transfer syntax is missing or unknown, expected one of the standard's; get the file again from its source")
-    native = not UID(header.syntax).is_compressed or header.syntax == DeflatedExplicitVRLittleEndian
-    if native == (header.length == UNDEFINED):
-        found, other = ("of undefined length", "their length") if native else ("of a length", "an undefined one")
+    compressed = UID(header.syntax).is_compressed and header.syntax != DeflatedExplicitVRLittleEndian
+    if compressed != (header.length == UNDEFINED):
+        found, other = ("of a length", "an undefined one") if compressed else ("of undefined length", "their length")
         raise RejectedCase(f"{path}: pixels {found}, expected {other} by the transfer syntax ({UID(header.syntax).name}); damaged file")
-    if native:
-        expected = rows * columns * header.frame_count * samples * bits // 8
-        present = header.length if header.packed else min(header.length, path.stat().st_size - header.offset)
-        if present < expected:
-            raise RejectedCase(f"{path}: truncated, found {present} bytes of pixels, expected {expected}; get the file again from its source")
     photometric = str(data.get("PhotometricInterpretation") or "")
-    known = {1: ("MONOCHROME1", "MONOCHROME2"), 3: ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT", "YBR_PARTIAL_420")}.get(samples, ())
+    known: tuple[str, ...] = {1: ("MONOCHROME1", "MONOCHROME2"), 3: COLOURS if compressed else ("RGB",)}.get(samples, ())
     if photometric not in known:
-        found = photometric if photometric.replace("_", "").isalnum() and len(photometric) <= 16 else "another text"
+        found = photometric if photometric in PHOTOMETRIC else "missing" if not photometric else "another text"
         raise RejectedCase(
             f"{path}: photometric interpretation {found} with {samples} samples per pixel, expected {' or '.join(known) or '1 or 3 samples'}"
         )
-    if samples == 1 and int(data.get("HighBit", data.BitsStored - 1)) != data.BitsStored - 1:
-        raise RejectedCase(f"{path}: HighBit is {data.HighBit}, expected {data.BitsStored - 1} (BitsStored - 1)")
-    if bits not in {8, 16, 32} or not 1 <= int(data.BitsStored) <= bits:
-        raise RejectedCase(f"{path}: {data.BitsStored} bits stored in {bits}, expected 8, 16 or 32 allocated, and at most these stored")
-    if data.get("PixelRepresentation") not in (0, 1):
-        raise RejectedCase(f"{path}: PixelRepresentation is missing or neither 0 nor 1, expected one that says whether values have a sign")
+    stored = int(data.get("BitsStored") or 0)
+    if bits not in {8, 16, 32} or not 1 <= stored <= bits:
+        raise RejectedCase(f"{path}: {stored} bits stored in {bits}, expected 8, 16 or 32 allocated, and at most these stored")
+    if samples == 1 and int(data.get("HighBit", stored - 1)) != stored - 1:
+        raise RejectedCase(f"{path}: HighBit is {data.HighBit}, expected {stored - 1} (BitsStored - 1)")
+    if data.get("PixelRepresentation") not in {0, 1}:
+        raise RejectedCase(f"{path}: PixelRepresentation is missing or no number of its kind, expected 0 (unsigned) or 1 (signed)")
+    if not compressed:
+        _check_length(path, header, rows * columns * samples * bits // 8)
     if data.get("ModalityLUTSequence"):
         raise RejectedCase(f"{path}: ModalityLUTSequence is present, expected RescaleSlope and RescaleIntercept")
 
 
-def _frames(header: Header, data: pydicom.Dataset, top: Values) -> Iterator[Frame]:
-    count, path = header.frame_count, header.path
-    per_frame = list(data.get("PerFrameFunctionalGroupsSequence") or [])
-    shared = [part for group in data.get("SharedFunctionalGroupsSequence") or [] for part in _parts(group)]
-    if count > 1 and len(per_frame) != count:
-        raise RejectedCase(f"{path}: {len(per_frame)} items in PerFrameFunctionalGroupsSequence, expected {count} (NumberOfFrames)")
-    common = {name: _plain(next(_found(name, [*shared, top]), None)) for name in _NAMES}  # the same for all frames: looked up once
-    # What lies outside the functional groups cannot be the position of one frame among many.
-    places = {name: next(_found(name, [*shared, top] if count == 1 else shared), None) for name in _SPATIAL}
-    for number in range(count):
-        own = _parts(per_frame[number]) if per_frame else []
-        values = common | {name: _plain(value) for name in _NAMES for value in itertools.islice(_found(name, own), 1)} if own else common
-        spatial = (next(_found(name, own), places[name]) for name in _SPATIAL)
-        position, orientation, spacing = (tuple(float(part) for part in np.atleast_1d(value if value is not None else [])) for value in spatial)
-        slope, intercept, thickness, step = (values[name] for name in ("RescaleSlope", "RescaleIntercept", "SliceThickness", "SpacingBetweenSlices"))
-        yield Frame(
-            header,
-            number,
-            position,
-            orientation,
-            spacing,
-            1.0 if slope is None else float(slope),
-            0.0 if intercept is None else float(intercept),
-            None if thickness is None else float(thickness),
-            None if step is None else float(step),
-            {name: values[name] for name in CONSTANT},
-            {name: values[name] for name in (*VOLUME, *TIMES)},
+def _check_length(path: Path, header: Header, plane: int) -> None:
+    """Raises RejectedCase for uncompressed pixels that are fewer than the header says, or more by a plane. plane : its bytes."""
+    expected = plane * header.frame_count
+    present = header.length if header.packed else min(header.length, path.stat().st_size - header.offset)
+    if present < expected:
+        raise RejectedCase(f"{path}: truncated, found {present} bytes of pixels, expected {expected}; get the file again from its source")
+    if present >= expected + plane:
+        raise RejectedCase(
+            f"{path}: found {present} bytes of pixels, expected {expected}; Rows, Columns, BitsAllocated or NumberOfFrames cannot be right"
         )
-
-
-def _values(dataset: pydicom.Dataset) -> Values:
-    """Every element's value by its tag; pydicom's own look-up by keyword costs ten times as much."""
-    return {int(tag): dataset[tag].value for tag in dataset.keys()}  # noqa: SIM118 (a data set iterates over elements)
-
-
-def _found(name: str, places: Sequence[Values]) -> Iterator[Any]:
-    """Values of an attribute that are not empty, by the first of its names that any of the places has."""
-    for tag in _TAGS_OF[name]:
-        for place in places:
-            if place.get(tag) not in (None, ""):
-                yield place[tag]
-
-
-def _parts(group: pydicom.Dataset) -> list[Values]:
-    """What holds a frame's attributes: the first item of every sequence of its functional groups, and of theirs."""
-    found = []
-    for element in group:
-        if element.VR == "SQ":
-            for part in element.value[:1]:
-                found.append(_values(part))
-                found += [_values(item) for item in (part.get("DiffusionGradientDirectionSequence") or [])[:1]]
-    return found
-
-
-def _plain(value: Any) -> Any:
-    """A number, however it is written ("1" and "1.0"), a text, or a tuple of these; None for a missing or empty value."""
-    if value is None or value == "" or (isinstance(value, bytes) and not value):
-        return None
-    if isinstance(value, bool | int | float):
-        number = float(value)
-        return int(number) if math.isfinite(number) and number == int(number) else number
-    if isinstance(value, bytes):  # a private attribute whose kind is not known
-        text = value.decode("latin-1").strip("\0 ")
-        return int(text) if text.lstrip("-").isdigit() and len(text) < 10 else None
-    if isinstance(value, pydicom.multival.MultiValue | list | tuple):
-        return tuple(_plain(part) for part in value)
-    return str(value)

@@ -62,7 +62,8 @@ def choose(candidates: list[Stack], rules: dict[str, Any], source: str) -> Stack
     if len(fitting) == 1:
         return fitting[0]
     if all(stack.attributes["slices"] == 1 and not stack.frames[0].header.mosaic for stack in fitting):
-        raise RejectedCase(f"{source}: found {len(fitting)} single slices, none with a neighbour in another place; expected slices of one volume")
+        apart = _what_differs(fitting, "nothing says which belong together")
+        raise RejectedCase(f"{source}: found {len(fitting)} single slices, no two of one volume, expected slices of one volume; {apart}")
     if prefer == "only":
         hint = f"fit the rules ({asked})" if asked else "and the channel has no rules (channels[].match)"
         raise RejectedCase(f"{source}: found {listed(fitting)} {hint}, expected one volume; {_what_differs(fitting)}{_odd_one(fitting)}")
@@ -72,7 +73,8 @@ def choose(candidates: list[Stack], rules: dict[str, Any], source: str) -> Stack
         if len(fitting) > 1:
             raise RejectedCase(f"{source}: found {listed(fitting)} with {most} slices each, expected one with the most; {_what_differs(fitting)}")
         return fitting[0]
-    ordered = sorted(fitting, key=lambda stack: (stack.attributes["when"], stack.attributes["number"]))  # stable: acquisition within a series
+    # Stable: the order of acquisition within a series.
+    ordered = sorted(fitting, key=lambda stack: (stack.attributes["when"], stack.attributes["number"], stack.frames[0].header.series))
     return ordered[0 if prefer == "first" else -1]
 
 
@@ -88,7 +90,7 @@ def _odd_one(stacks: list[Stack]) -> str:
     return f"; {alone[0].frames[0].place} stands alone" if len(stacks) == 2 and len(alone) == 1 else ""
 
 
-def _what_differs(stacks: list[Stack]) -> str:
+def _what_differs(stacks: list[Stack], otherwise: str = "only their order differs: use volume or prefer") -> str:
     """Which rules could tell volumes apart, by name; texts are not shown, since they can hold a patient's data."""
     different = [key for key in stacks[0].attributes if key not in {"when", "number"} and len({str(stack.attributes[key]) for stack in stacks}) > 1]
     shown = []
@@ -96,4 +98,4 @@ def _what_differs(stacks: list[Stack]) -> str:
         values = sorted({stack.attributes[key] for stack in stacks}, key=lambda value: (value is None, str(value)))
         plain = key not in PATTERNS and len(values) <= 6 and (key != "modality" or set(values) <= MODALITIES)
         shown.append(f"{key} ({', '.join('none' if value is None else str(value) for value in values)})" if plain else key)
-    return f"they differ in {', '.join(shown)}" if shown else "only their order differs: use volume or prefer"
+    return f"they differ in {', '.join(shown)}" if shown else otherwise

@@ -2,28 +2,22 @@
 
 import dataclasses
 import math
-import tempfile
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pydicom
-import SimpleITK as sitk
-from pydicom import encaps
-from pydicom.dataset import FileMetaDataset
-from pydicom.uid import UID, ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian, generate_uid
+from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
-from teravox import numa, seg_frames
-from teravox.dicom.headers import Frame, Header
+from teravox import numa
+from teravox.dicom import decoders
+from teravox.dicom.frames import Frame
+from teravox.dicom.headers import Header
 from teravox.errors import RejectedCase
 
 CALIBRATED = {"CT", "PT"}  # modalities whose rescaled values have a unit, whatever MONOCHROME1 says about their display
 PADDING_GAP = 0.01  # of the range of all other values: padding nearer to them than this is as good as background, and is left
 MEMORY_COPIES = 4  # of the voxels alive at once while a series is read: stored, rescaled, compared, written
-MULTIFRAME = "1.2.840.10008.5.1.4.1.1.7.2", "1.2.840.10008.5.1.4.1.1.7.3"  # secondary capture of bytes, of words
-BARE = ("Rows", "Columns", "SamplesPerPixel", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "NumberOfFrames")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,69 +65,14 @@ def stored(frames: Sequence[Frame], files: dict[Path, Header], component: int | 
             plane = np.fromfile(header.path, dtype.newbyteorder("<"), count, offset=begin).reshape(shape)
         else:
             if decoded[0] != header.path:
-                decoded = header.path, _decoded(header, frame.header.path)
-            plane = decoded[1].reshape(header.frame_count, *shape, -1)[frame.number, :, :, component or 0]
+                decoded = header.path, decoders.decoded(header, frame.header.path)
+            plane = decoded[1][frame.number, :, :, component or 0]
         result[index] = plane.astype(dtype, copy=False)
     spare = int(constant["BitsAllocated"]) - int(constant["BitsStored"])
     if spare:
         result <<= spare
         result >>= spare
     return result
-
-
-def _decoded(header: Header, source: Path) -> np.ndarray:
-    """All frames of a file as stored: (frame, row, column[, component]) flat enough to reshape. Raises RejectedCase."""
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            data = pydicom.dcmread(header.path)
-            if header.syntax == ExplicitVRBigEndian or not UID(header.syntax).is_compressed:
-                return data.pixel_array
-            return _by_gdcm(data, source)
-    except RejectedCase:
-        raise
-    except Exception as error:  # decoders raise anything
-        name = UID(header.syntax).name
-        raise RejectedCase(
-            f"{source}: pixels cannot be decoded ({name}; {type(error).__name__}), expected a readable image; damaged or unsupported"
-        ) from None
-
-
-def _by_gdcm(data: pydicom.Dataset, source: Path) -> np.ndarray:
-    """GDCM's decoding of an image from which everything is taken that would change its values: rescaling, inversion, overlays.
-
-    Frames are encapsulated anew, and only when each says the size that the header says: GDCM takes memory for what lengths and frames
-    announce. Raises RejectedCase, and whatever pydicom and GDCM raise.
-    """
-    count = int(data.get("NumberOfFrames") or 1)
-    table = (data.ExtendedOffsetTable, data.ExtendedOffsetTableLengths) if "ExtendedOffsetTable" in data else None
-    frames = list(encaps.generate_frames(data.PixelData, number_of_frames=count, extended_offsets=table))
-    if len(frames) != count:
-        raise RejectedCase(f"{source}: {len(frames)} compressed frames, expected {count} (NumberOfFrames); get the file again from its source")
-    for number, frame in enumerate(frames, start=1):
-        if seg_frames.coded_size(frame) not in (None, (data.Rows, data.Columns)):
-            raise RejectedCase(
-                f"{source}: the compressed frame {number} has another size than {data.Rows} x {data.Columns}; get the file again from its source"
-            )
-    bare = pydicom.Dataset()
-    for keyword in BARE:
-        if keyword in data:
-            setattr(bare, keyword, data[keyword].value)
-    bare.PhotometricInterpretation = "MONOCHROME2" if data.SamplesPerPixel == 1 else data.PhotometricInterpretation
-    if data.SamplesPerPixel > 1:
-        bare.PlanarConfiguration = data.get("PlanarConfiguration", 0)
-    bare.file_meta = FileMetaDataset()
-    bare.file_meta.TransferSyntaxUID = data.file_meta.TransferSyntaxUID
-    single = "1.2.840.10008.5.1.4.1.1.7"
-    bare.SOPClassUID = single if count == 1 else MULTIFRAME[int(data.BitsAllocated) > 8]
-    bare.file_meta.MediaStorageSOPClassUID = bare.SOPClassUID
-    bare.SOPInstanceUID = bare.file_meta.MediaStorageSOPInstanceUID = generate_uid()
-    bare.PixelData = encaps.encapsulate(frames, has_bot=False)
-    bare["PixelData"].is_undefined_length = True
-    with tempfile.TemporaryDirectory(prefix="teravox-") as scratch:
-        path = Path(scratch, "bare.dcm")
-        bare.save_as(path, enforce_file_format=True)
-        image = sitk.ReadImage(str(path), imageIO="GDCMImageIO")
-    return sitk.GetArrayFromImage(image)
 
 
 def values(frames: Sequence[Frame], pixels: np.ndarray, source: str, options: dict[str, Any]) -> Voxels:
@@ -164,14 +103,15 @@ def _rescaled(frames: Sequence[Frame], pixels: np.ndarray) -> np.ndarray:
         slope, intercept = scales[0]
         if (slope, intercept) == (1, 0):
             return pixels
-        if slope == 1 and intercept == int(intercept) and abs(intercept) < 2**30 and pixels.dtype.itemsize <= 2:
+        if slope == 1 and intercept == int(intercept):
             low, high = int(pixels.min()) + int(intercept), int(pixels.max()) + int(intercept)
-            if low >= -(2**15) and high < 2**15:  # two's complement wraps on the way, and comes out right
-                return (pixels.astype(np.uint16) + np.uint16(intercept % 2**16)).view(np.int16)
-            return pixels.astype(np.int32) + np.int32(intercept)
+            for bits in (16, 32):
+                if -(2 ** (bits - 1)) <= low and high < 2 ** (bits - 1):  # two's complement wraps on the way, and comes out right
+                    return (pixels.astype(f"u{bits // 8}") + np.array(int(intercept) % 2**bits, f"u{bits // 8}")).view(f"i{bits // 8}")
     result = np.empty(pixels.shape, np.float32)
-    for index, (slope, intercept) in enumerate(scales):
-        result[index] = pixels[index].astype(np.float64) * slope + intercept
+    with np.errstate(over="ignore"):  # what overflows becomes infinite, and is refused as that
+        for index, (slope, intercept) in enumerate(scales):
+            result[index] = pixels[index].astype(np.float64) * slope + intercept
     return result
 
 

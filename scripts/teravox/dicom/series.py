@@ -11,7 +11,8 @@ import pydicom
 
 from teravox import checks, file_lists, geometry
 from teravox.dicom import match, pixels, sources, stacks, witness
-from teravox.dicom.headers import Frame, Header
+from teravox.dicom.frames import Frame
+from teravox.dicom.headers import Header
 from teravox.dicom.sources import Account
 from teravox.dicom.stacks import Grid, Stack
 from teravox.errors import RejectedCase
@@ -36,15 +37,16 @@ def read_series(source: Path, rules: dict[str, Any], options: dict[str, Any]) ->
     candidates = candidates_of(frames)
     stack = match.choose(candidates, rules, str(source))
     used = {frame.header.path for frame in stack.frames}
-    known = {account.path for account in (*skipped, *copies, *scouts)}
-    others = [Account(header.path, "skipped", "of another volume") for header in images if header.path not in used | known]
+    known = used.union(account.path for account in (*skipped, *copies, *scouts))
+    others = [Account(header.path, "skipped", "of another volume") for header in images if header.path not in known]
     accounts = sorted([*skipped, *copies, *scouts, *others, *(Account(path, "used") for path in used)], key=lambda account: account.path)
     corrections = [f"left out {len(copies)} identical copies of files"] if copies else []
     own = {header.path for header in images if header.series == stack.frames[0].header.series}
     from_within = [account for account in scouts if account.path in own]
     from_within += [account for account in skipped if account.series and account.series == stack.frames[0].header.series]
     corrections += [f"left out {len(from_within)} file(s) of the series itself: {from_within[0].reason}"] if from_within else []
-    reasons = Counter(account.reason for account in accounts if account.status == "skipped" and account not in [*copies, *from_within])
+    told = {account.path for account in (*copies, *from_within)}
+    reasons = Counter(account.reason for account in accounts if account.status == "skipped" and account.path not in told)
     notes = [f"left out {count} file(s): {reason}" for reason, count in sorted(reasons.items())]
     if len(candidates) > 1:
         notes.append(f"1 of {match.listed(candidates)}, by the channel's rules")
@@ -56,20 +58,13 @@ def candidates_of(frames: list[Frame]) -> list[Stack]:
     by_series: dict[str, list[Frame]] = {}
     for frame in frames:
         by_series.setdefault(frame.header.series, []).append(frame)
-    found = []
-    for members in by_series.values():
-        tiled = sorted(
-            (frame for frame in members if frame.header.mosaic), key=lambda frame: (str(frame.volume["AcquisitionTime"]), frame.header.path)
-        )
-        plain = [frame for frame in members if not frame.header.mosaic]
-        found += [stack for frame in tiled for stack in stacks.stacks([frame])]
-        found += stacks.stacks(plain) if plain else []
-    return found
+    return [stack for members in by_series.values() for stack in stacks.stacks(members)]
 
 
 def check(stack: Stack, source: str, options: dict[str, Any]) -> Grid | None:
     """The grid of a stack by its headers alone; None for a mosaic, whose slices have none of their own. Raises RejectedCase."""
     if stack.frames[0].header.mosaic:
+        stacks.check_rescale(stack.frames[0])
         return None
     if any("LOCALIZER" in (frame.volume["ImageType"] or ()) for frame in stack.frames):
         raise RejectedCase(f"{source}: ImageType is LOCALIZER, expected slices of one volume; give another series")
@@ -94,6 +89,8 @@ def _read(stack: Stack, source: Path, options: dict[str, Any], accounts: list[Ac
         voxels = pixels.values(grid.frames, raw, str(source), options)
         plain = {path: header.path for path, header in files.items()}
         opinion = witness.second_opinion(grid, plain, voxels.plain, component, scratch)
+    if opinion.elsewhere:
+        raise RejectedCase(f"{source}: dcm2niix reads the same voxels but places them elsewhere than the headers do; damaged or unsupported")
     if not opinion.by:
         raise RejectedCase(f"{source}: neither dcm2niix nor GDCM reads the voxels that its headers and pixels give; damaged or unsupported")
     array, affine = voxels.values, grid.affine
@@ -133,6 +130,9 @@ def _untiled(frame: Frame, header: Header, tiles: np.ndarray) -> tuple[np.ndarra
     across = tiles.shape[1] // columns
     if min(rows, columns, count, across) < 1 or tiles.shape[0] % rows or tiles.shape[1] % columns or count > across * (tiles.shape[0] // rows):
         raise RejectedCase(f"{frame.header.path}: mosaic of {tiles.shape} pixels for {count} slices of {rows} x {columns}, expected room for all")
-    slices = tiles.reshape(tiles.shape[0] // rows, rows, across, columns).transpose(0, 2, 1, 3).reshape(-1, rows, columns)[:count]
+    slices = tiles.reshape(tiles.shape[0] // rows, rows, across, columns).transpose(0, 2, 1, 3).reshape(-1, rows, columns)
+    if slices[count:].any():
+        raise RejectedCase(f"{frame.header.path}: mosaic of {count} slices by its header, but pixels in the tiles after them; expected empty ones")
+    slices = slices[:count]
     by_column = lps[:, [1, 0, 2, 3]]  # nibabel counts (row, column, slice)
     return np.ascontiguousarray(slices), geometry.LPS_FROM_RAS @ by_column

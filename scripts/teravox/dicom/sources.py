@@ -1,6 +1,8 @@
 """The files of a DICOM source: a folder that is walked, or a list of files; every one is used, or left out for a reason."""
 
 import dataclasses
+import gzip
+import os
 import shutil
 import warnings
 from pathlib import Path
@@ -9,7 +11,9 @@ import pydicom
 from pydicom.uid import ExplicitVRLittleEndian
 
 from teravox import hashing, numa
-from teravox.dicom.headers import SECONDARY_CAPTURE, Frame, Header, is_dicom_file, open_dicom, read_header
+from teravox.dicom.frames import Frame
+from teravox.dicom.headers import SECONDARY_CAPTURE, Header, read_header
+from teravox.dicom.streams import UNDEFINED, TooLarge, is_dicom_file, open_dicom
 from teravox.errors import RejectedCase
 
 DICOM_SUFFIXES = {".dcm", ".ima", ".dicom", ".dic", ".img"}  # names that promise an image, whatever the file holds
@@ -17,6 +21,7 @@ DOCUMENTS = {"dicomdir", "readme", "license", "licence", "changes", "copying", "
 MAGIC = {b"%PDF": "PDF", b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG", b"GIF8": "GIF", b"PK\x03\x04": "ZIP archive", b"Rar!": "RAR archive"}
 VOLUMES = (".nii", ".nii.gz", ".nrrd", ".mha", ".mhd", ".json", ".json.gz")  # beside a series, as converters leave them
 TEXT_BYTES = 4096  # of a file's beginning, looked at to tell a text
+AFTER_PIXELS = 1 << 24  # bytes that may follow the pixels of a gzip file: other elements and padding take far less
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,14 +42,18 @@ def walk(folder: Path) -> list[Path]:
     """
     if folder.is_file():
         return [folder]
-    found = []
     root = folder.resolve()
-    for path in sorted(folder.rglob("*")):
+
+    def refuse(error: OSError) -> None:
+        raise RejectedCase(f"{error.filename}: not readable ({error.strerror}), expected a folder this user may read") from None
+
+    inside = [(Path(place) / name, name in names) for place, folders, names in os.walk(folder, onerror=refuse) for name in (*folders, *names)]
+    for path, file in sorted(inside):
         if path.is_symlink() and not (path.is_file() and path.resolve().is_relative_to(root)):
             raise RejectedCase(f"{path}: symbolic link to a folder, to nothing or out of the source, expected files; copy the files into the folder")
-        if path.is_file():
-            found.append(path)
-    return found
+        if file and not path.is_file():
+            raise RejectedCase(f"{path}: pipe, socket or device, expected files; move it out of the folder")
+    return sorted(path for path, file in inside if file)
 
 
 def harmless(path: Path) -> str:
@@ -91,6 +100,11 @@ def read_headers(paths: list[Path], source: Path) -> tuple[list[Header], list[Ac
     return images, accounts
 
 
+def is_copy(header: Header, other: Header) -> bool:
+    """Whether two files are two, and equal."""
+    return header is not other and hashing.file_digest(header.path) == hashing.file_digest(other.path)
+
+
 def without_copies(images: list[Header]) -> tuple[list[Header], list[Account]]:
     """Images without identical copies of one instance. Raises RejectedCase for two instances of one UID that differ."""
     first: dict[str, Header] = {}
@@ -99,7 +113,7 @@ def without_copies(images: list[Header]) -> tuple[list[Header], list[Account]]:
         other = first.setdefault(header.instance, header) if header.instance else header
         if other is header:
             kept.append(header)
-        elif hashing.file_digest(header.path) == hashing.file_digest(other.path):
+        elif is_copy(header, other):
             accounts.append(Account(header.path, "skipped", "identical copy of another file"))
         else:
             raise RejectedCase(f"{header.path}: has the SOPInstanceUID of {other.path}, but other content; expected one of the two")
@@ -120,14 +134,15 @@ def without_scouts(images: list[Header]) -> tuple[list[Frame], list[Account]]:
     kept = [frame for frame in frames if not reason(frame)]
     if not kept:
         return frames, []
-    left = {frame.header.path: reason(frame) for frame in frames if reason(frame)}
-    return kept, [Account(path, "skipped", why) for path, why in left.items() if not any(frame.header.path == path for frame in kept)]
+    left, used = {frame.header.path: reason(frame) for frame in frames if reason(frame)}, {frame.header.path for frame in kept}
+    return kept, [Account(path, "skipped", why) for path, why in left.items() if path not in used]
 
 
 def plain_files(headers: list[Header], scratch: Path) -> dict[Path, Header]:
     """For each file a header of one that decoders can read: itself, or a copy in `scratch` without gzip and without deflation.
 
-    Raises RejectedCase for a damaged gzip file, or one that grows beyond half of the memory that this process may use.
+    Raises RejectedCase for a damaged gzip file, or one that grows far beyond what its header says, or beyond half of the memory that
+    this process may use.
     """
     found = {}
     for number, header in enumerate(headers):
@@ -135,24 +150,32 @@ def plain_files(headers: list[Header], scratch: Path) -> dict[Path, Header]:
             found[header.path] = header
             continue
         copy = scratch / f"plain{number}.dcm"
+        limit = numa.granted_bytes() // 2
+        if header.offset and header.length != UNDEFINED:
+            limit = min(limit, header.offset + header.length + AFTER_PIXELS)
         try:
-            with open_dicom(header.path, numa.granted_bytes() // 2) as (stream, _), copy.open("wb") as target:
+            with open_dicom(header.path, limit) as (stream, _), copy.open("wb") as target:
                 shutil.copyfileobj(stream, target, 1 << 20)
-            inner = read_header(copy)
-            if inner.packed:  # deflated
-                _inflate(copy)
-                inner = read_header(copy)
+        except TooLarge:
+            raise RejectedCase(f"{header.path}: gzip file of more than {limit} bytes, its header says less; decompress it first") from None
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise RejectedCase(f"{header.path}: damaged gzip file ({type(error).__name__}); get the file again from its source") from None
+        try:
+            found[header.path] = _inflated(copy)
         except RejectedCase as error:
             raise RejectedCase(str(error).replace(str(copy), str(header.path))) from None
         except Exception as error:  # a damaged file can raise anything
             raise RejectedCase(f"{header.path}: damaged compressed file ({type(error).__name__}); get the file again from its source") from None
-        found[header.path] = inner
     return found
 
 
-def _inflate(path: Path) -> None:
-    """Rewrite a deflated file (PS3.5 section A.5) without deflation. What it unpacks to was found to be bounded, see check_deflated."""
+def _inflated(copy: Path) -> Header:
+    """The header of a plain file, which is rewritten without deflation when it has any."""
+    inner = read_header(copy)
+    if not inner.packed:
+        return inner
     with warnings.catch_warnings(action="ignore"):
-        data = pydicom.dcmread(path)
+        data = pydicom.dcmread(copy)
         data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-        data.save_as(path, enforce_file_format=True)
+        data.save_as(copy, enforce_file_format=True)
+    return read_header(copy)

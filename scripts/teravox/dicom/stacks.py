@@ -1,24 +1,24 @@
-"""The volumes of a series: its frames parted by what differs between volumes, and each part checked to be one regular stack."""
+"""The volumes of a series with what rules can ask for, and the check that each is one regular stack."""
 
 import dataclasses
-import itertools
-import math
-from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from teravox import geometry
-from teravox.dicom.headers import CONSTANT, TIMES, VOLUME, Frame
+from teravox.dicom.frames import CONSTANT, Frame
+from teravox.dicom.parting import in_sequence, parted
 from teravox.errors import RejectedCase
 
 GAP_RTOL, GAP_ATOL_MM = 0.01, 0.011  # positions rounded to two decimals have gaps 0.01 mm apart; a missing slice is far above
-TILT_ATOL_MM = 0.01  # drift of slice origins across the slice normal, per slice: 0.3 degrees at 2 mm
-ORIENTATION_ATOL = 1e-4  # direction cosines written by one scanner for one series
-SPACING_RTOL = 1e-4  # of PixelSpacing within a volume
+STEEPEST = 1.0  # drift of slices across their normal for each mm along it: 45 degrees, and gantries tilt by 30 at most
 THICKNESS_RTOL = 0.01  # of two slices' distance from their thickness: beyond it nothing shows that no slice between them is missing
 WIDE_GAP = 1.5  # times the slice thickness: a wider regular gap is noted, since every second slice may be missing
+# Equal in every frame of a volume as well, though a series may hold several values; else two halves of two volumes are one stack.
+ONE_VALUE = ("TemporalPosition", "ComplexImageComponent")
+NOTED = ("gradient", "InversionTime", "ImageType", "FlipAngle", "ContrastBolusAgent", "SliceThickness", "StackID")  # may differ, which is said
+PARTS_OF_A_SIGNAL = {"M", "P", "R", "I", "MAGNITUDE", "PHASE", "REAL", "IMAGINARY", "PHASE MAP", "VELOCITY"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,103 +43,6 @@ class Grid:
     notes: list[str]
 
 
-def parted(frames: list[Frame]) -> list[list[Frame]]:
-    """The frames of one series as volumes, in the order of acquisition: the number of a volume counts from here.
-
-    Frames of another size, spacing, orientation, echo time or b-value are always of another volume. Where a position is still held
-    more than once, the attributes of VOLUME are tried in their order, then the times; what no attribute parts stays together.
-    """
-    groups: list[list[Frame]] = []
-    for frame in frames:  # orientation and spacing by tolerance, so no dictionary
-        for group in groups:
-            if _alike(group[0], frame):
-                group.append(frame)
-                break
-        else:
-            groups.append([frame])
-    return [part for group in groups for part in _by_attributes(group)]
-
-
-def _alike(first: Frame, other: Frame) -> bool:
-    if (len(first.orientation), len(first.spacing), len(first.position)) != (len(other.orientation), len(other.spacing), len(other.position)):
-        return False
-    fixed = ("Rows", "Columns", "SamplesPerPixel", "EchoTime")
-    if any(first.constant[name] != other.constant[name] for name in fixed) or first.volume["b_value"] != other.volume["b_value"]:
-        return False
-    return bool(
-        np.allclose(first.orientation, other.orientation, rtol=0, atol=ORIENTATION_ATOL)
-        and np.allclose(first.spacing, other.spacing, rtol=SPACING_RTOL)
-    )
-
-
-def _places(frames: list[Frame]) -> list[int]:
-    """For each frame the number of its position: equal where positions are less than GAP_ATOL_MM apart along the normal and across it."""
-    if any(len(frame.position) != 3 for frame in frames) or len(frames[0].orientation) != 6:
-        return list(range(len(frames)))
-    positions = np.array([frame.position for frame in frames])
-    normal = np.cross(frames[0].orientation[:3], frames[0].orientation[3:])
-    heights = positions @ normal
-    order = np.argsort(heights, kind="stable")
-    steps = np.diff(heights[order]) >= GAP_ATOL_MM
-    numbers = np.empty(len(frames), int)
-    numbers[order] = np.concatenate([[0], np.cumsum(steps)])
-    return numbers.tolist()
-
-
-def _by_attributes(frames: list[Frame]) -> list[list[Frame]]:
-    places = _places(frames)
-    if max(Counter(places).values()) == 1:
-        return [frames]
-    for name in VOLUME:
-        parts = _grouped(frames, name)
-        if len(parts) == 1:
-            continue
-        held = [Counter(places[index] for index in part) for part in parts]
-        if all(set(one) == set(held[0]) for one in held) or all(max(one.values()) == 1 for one in held):
-            return [finer for part in parts for finer in _by_attributes([frames[index] for index in part])]
-    for name in TIMES:
-        if volumes := _by_time(frames, places, name):
-            return volumes
-    return [frames]
-
-
-def _grouped(frames: list[Frame], name: str) -> list[list[int]]:
-    """Indices of frames by the value of an attribute of VOLUME, parts in rising order of numbers, else in the order of the files."""
-    parts: dict[Any, list[int]] = defaultdict(list)
-    for index, frame in enumerate(frames):
-        parts[frame.volume[name]].append(index)
-    values = list(parts)
-    if all(isinstance(value, int | float) for value in values):
-        values.sort()
-    return [parts[value] for value in values]
-
-
-def _by_time(frames: list[Frame], places: list[int], name: str) -> list[list[Frame]]:
-    """The n-th frame in time of every position to the n-th volume, when no volume begins before the one before it ended; else nothing."""
-    times = [_seconds(frame.volume[name]) for frame in frames]
-    count = Counter(places)
-    if any(math.isnan(time) for time in times) or len(set(count.values())) != 1:
-        return []
-    parts: list[list[int]] = [[] for _ in range(max(count.values()))]
-    seen: Counter[int] = Counter()
-    for index in sorted(range(len(frames)), key=lambda index: times[index]):
-        parts[seen[places[index]]].append(index)
-        seen[places[index]] += 1
-    spans = [[times[index] for index in part] for part in parts]
-    if any(max(before) >= min(after) for before, after in itertools.pairwise(spans)):
-        return []
-    return [[frames[index] for index in sorted(part)] for part in parts]
-
-
-def _seconds(value: Any) -> float:
-    """A DICOM DT or TM, or a number, as something that orders times of one day or of one notation (PS3.5 section 6.2); else NaN."""
-    text = str(value if value is not None else "").partition("+")[0].partition("-")[0]
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
 def regular(frames: list[Frame], source: str, tilt: str = "reject") -> Grid:
     """The slices in their order along the normal, and their grid (PS3.3 section C.7.6.2.1.1, equation C.7.6.2.1-1).
 
@@ -155,6 +58,11 @@ def regular(frames: list[Frame], source: str, tilt: str = "reject") -> Grid:
             if other.constant[keyword] != first.constant[keyword]:
                 here, there = (printable(item.constant[keyword]) for item in (other, first))
                 raise RejectedCase(f"{other.place}: {keyword} is {here}, but {there} in {before}; expected one volume")
+        for keyword in ONE_VALUE:
+            if other.volume[keyword] != first.volume[keyword]:
+                raise RejectedCase(f"{other.place}: {keyword} is another than in {before}; expected one volume")
+        if _signal(other) != _signal(first):
+            raise RejectedCase(f"{other.place}: ImageType names another part of the signal than in {before}; expected one volume")
     row, column = np.array(first.orientation[:3]), np.array(first.orientation[3:])
     if np.abs([row @ row - 1, column @ column - 1, row @ column]).max() > geometry.ORTHOGONAL_ATOL:
         raise RejectedCase(f"{first.place}: ImageOrientationPatient is {list(first.orientation)}, expected two perpendicular unit vectors")
@@ -175,19 +83,11 @@ def regular(frames: list[Frame], source: str, tilt: str = "reject") -> Grid:
             )
         if abs(gap - step) > tolerance:
             raise RejectedCase(f"{after.place}: slice gap {gap:.3f} mm, expected {step:.3f} mm; a slice is missing or the spacing varies")
-    across = steps - np.outer(gaps, normal)
-    drift = across.mean(axis=0)
-    if np.abs(across).max() <= TILT_ATOL_MM:
-        drift = np.zeros(3)
-    elif tilt != "shear":
-        raise RejectedCase(
-            f"{source}: slices shift by {np.abs(across).max():.3f} mm across their normal (gantry tilt), expected at most {TILT_ATOL_MM} mm; "
-            "correct it, or set ingest.tilt: shear"
-        )
     straight = np.linspace(positions[0], positions[-1], len(positions))
     off = float(np.abs(positions - straight).max())  # small differences can add up
     if off > tolerance:
         raise RejectedCase(f"{source}: a slice lies {off:.3f} mm off regular positions, expected at most {tolerance:.3f} mm; the spacing varies")
+    drift = _drift(steps, normal, source, tilt)
     if len(frames) == 2:
         known = {value for frame in frames for value in (frame.thickness, frame.step) if value}
         if not any(abs(abs(value) - step) <= max(GAP_ATOL_MM, THICKNESS_RTOL * step) for value in known):
@@ -198,9 +98,38 @@ def regular(frames: list[Frame], source: str, tilt: str = "reject") -> Grid:
     affine = np.eye(4)
     affine[:3, 0] = row * first.spacing[1]  # PixelSpacing is (between rows, between columns)
     affine[:3, 1] = column * first.spacing[0]
-    affine[:3, 2] = (positions[-1] - positions[0]) / (len(ordered) - 1) if not drift.any() else normal * gaps.mean()
+    upright = (positions[-1] - positions[0]) / (len(ordered) - 1)
+    along = normal * gaps.mean()
+    affine[:3, 2] = along if np.linalg.norm(upright - along) > geometry.ORTHOGONAL_ATOL * step else upright
     affine[:3, 3] = positions[0]
     return Grid(ordered, geometry.LPS_FROM_RAS @ affine, drift, _remarks(ordered, step))
+
+
+def _drift(steps: np.ndarray, normal: np.ndarray, source: str, tilt: str) -> np.ndarray:
+    """How far each slice lies across the normal from the one before, (3,) mm, LPS; zeros when that is no more than rounding.
+
+    steps : (n - 1, 3) mm, regular, from slice to slice. Raises RejectedCase for a tilt that is not to be sheared, or is none.
+    """
+    gap = float((steps @ normal).mean())
+    drift = steps.mean(axis=0) - gap * normal
+    size = float(np.linalg.norm(drift))
+    if size * len(steps) <= GAP_ATOL_MM or size <= geometry.ORTHOGONAL_ATOL * gap:
+        return np.zeros(3)
+    if size > STEEPEST * gap:
+        raise RejectedCase(
+            f"{source}: slices shift by {size:.3f} mm across their normal and {gap:.3f} mm along it, expected a stack; damaged headers"
+        )
+    if tilt != "shear":
+        raise RejectedCase(
+            f"{source}: slices shift by {size:.3f} mm across their normal for {gap:.3f} mm along it (gantry tilt), expected none; "
+            "correct it, or set ingest.tilt: shear"
+        )
+    return drift
+
+
+def _signal(frame: Frame) -> set[Any]:
+    """Magnitude, phase and their like, as ImageType has them."""
+    return PARTS_OF_A_SIGNAL.intersection(frame.volume["ImageType"] or ())
 
 
 def _check_plane(frame: Frame) -> None:
@@ -210,6 +139,11 @@ def _check_plane(frame: Frame) -> None:
         raise RejectedCase(
             f"{frame.place}: PixelSpacing is {list(frame.spacing)} mm, at {list(frame.position)} mm; expected finite numbers and spacing above 0"
         )
+    check_rescale(frame)
+
+
+def check_rescale(frame: Frame) -> None:
+    """Raises RejectedCase for a rescaling that leaves no numbers."""
     if not (np.isfinite([frame.slope, frame.intercept]).all() and frame.slope):
         raise RejectedCase(f"{frame.place}: RescaleSlope is {frame.slope}, RescaleIntercept {frame.intercept}, expected finite numbers, slope not 0")
 
@@ -219,6 +153,9 @@ def _remarks(frames: list[Frame], step: float) -> list[str]:
     thickness = frames[0].thickness
     if thickness and np.isfinite(thickness) and step > WIDE_GAP * thickness:
         notes.append(f"slices are {step:.3f} mm apart and {thickness:.3f} mm thick")
+    different = [name for name in NOTED if any(frame.volume[name] != frames[0].volume[name] for frame in frames)]
+    if different:
+        notes.append(f"{', '.join(different)} differ(s) between slices")
     planned = frames[0].header.once["ImagesInAcquisition"]
     if isinstance(planned, int) and planned > len(frames) and frames[0].header.frame_count == 1:
         notes.append(f"ImagesInAcquisition is {planned}, found {len(frames)} slices")
@@ -233,8 +170,10 @@ def printable(value: Any) -> str:
 
 
 def stacks(frames: Iterable[Frame]) -> list[Stack]:
-    """The volumes of one series with what rules can ask for. Colour frames give one volume per component."""
-    parts = parted(list(frames))
+    """The volumes of one series with what rules can ask for. A mosaic is a volume; colour frames give one volume per component."""
+    members = list(frames)
+    tiled = [[frame] for frame in members if frame.header.mosaic]
+    parts = in_sequence([*tiled, *parted([frame for frame in members if not frame.header.mosaic])])
     echoes = sorted({part[0].constant["EchoTime"] for part in parts if isinstance(part[0].constant["EchoTime"], int | float)})
     found = []
     for part in parts:

@@ -1,9 +1,11 @@
 """A second opinion: dcm2niix converts the same files, and its voxels and grid must be ours; where it gives none, GDCM's voxels."""
 
 import dataclasses
+import functools
+import itertools
 import resource
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import dcm2niix
@@ -11,10 +13,10 @@ import nibabel as nib
 import numpy as np
 import SimpleITK as sitk
 
-from teravox.dicom.headers import Frame
+from teravox import geometry
 from teravox.dicom.stacks import GAP_ATOL_MM, GAP_RTOL, Grid
 
-VALUE_RTOL = 1e-5  # of the largest value: dcm2niix keeps slope and scaled values as float32
+VALUE_RTOL = 1e-6  # of a value and of its intercept: dcm2niix keeps slope, intercept and scaled values as float32
 GRID_ATOL_VOXELS = 1e-2  # dcm2niix writes float32, and takes the step from two slices
 SECONDS, SECONDS_PER_MB = 20, 0.5  # the converter's time: far more than it needs, so that a hostile file cannot hang it
 # -p n: Philips values by the standard's rescaling, as every other vendor's, not by private attributes.
@@ -23,10 +25,14 @@ ARGUMENTS = ("-b", "n", "-z", "n", "-p", "n", "-f", "volume_%s_%e_%t")
 
 @dataclasses.dataclass(frozen=True)
 class Opinion:
-    """by : "dcm2niix" or "GDCM", "" when neither agrees; warnings : lines of warning that dcm2niix gave."""
+    """by : "dcm2niix" or "GDCM", "" when neither agrees; warnings : lines of warning that dcm2niix gave.
+
+    elsewhere : dcm2niix has our voxels, but on another grid.
+    """
 
     by: str
     warnings: int
+    elsewhere: bool = False
 
 
 def converted(files: Sequence[Path], scratch: Path) -> tuple[list[Path], int]:
@@ -64,87 +70,120 @@ def version() -> str:
     return text.strip().splitlines()[-1] if text.strip() else "unknown"
 
 
-def agrees(made: Sequence[Path], array: np.ndarray, affine: np.ndarray, component: int | None) -> bool:
+def agrees(made: Sequence[Path], array: np.ndarray, affine: np.ndarray, component: int | None, offset: float = 0.0) -> bool:
     """Whether one of dcm2niix's volumes has our voxels on our grid, whatever the order and direction of its axes.
 
-    array : (x, y, z); affine : (4, 4), RAS+, mm; component : of a colour image.
+    array : (x, y, z); affine : (4, 4), RAS+, mm; component : of a colour image; offset : largest intercept of its rescaling.
     """
+    return any(_same(candidate, grid, array, affine, offset) for candidate, grid in _volumes(made, component))
+
+
+def elsewhere(made: Sequence[Path], array: np.ndarray, component: int | None, offset: float = 0.0) -> bool:
+    """Whether one of dcm2niix's volumes has our voxels in our order, but for whole axes reversed, on whatever grid."""
+    turns = list(itertools.product((slice(None), slice(None, None, -1)), repeat=3))
+    volumes = (candidate for candidate, _ in _volumes(made, component) if candidate.shape == array.shape)
+    return any(same_values(candidate[turn], array, offset) for candidate in volumes for turn in turns)
+
+
+def _volumes(made: Sequence[Path], component: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for path in made:
         image = nib.load(path)
-        turn = _turn(image.shape[:3], image.affine, array.shape, affine) if len(image.shape) in {3, 4} else None
-        if turn is None:
-            continue
-        stored = np.asanyarray(image.dataobj.get_unscaled())
-        if stored.dtype.fields is not None:
-            volumes = [] if component is None else [stored["RGB"[component]]]
-        else:
-            volumes = [] if component is not None else [stored] if stored.ndim == 3 else [stored[..., number] for number in range(stored.shape[3])]
-        if any(same_values(turn(volume), array, image.dataobj.slope, image.dataobj.inter) for volume in volumes):
-            return True
-    return False
+        proxy = image.dataobj
+        if image.get_data_dtype().fields is not None:
+            if component is not None and len(image.shape) == 3:
+                yield np.asarray(proxy)["RGB"[component]], image.affine
+        elif component is None and len(image.shape) in {3, 4}:
+            for number in range(image.shape[3] if len(image.shape) == 4 else 1):
+                raw = proxy.get_unscaled()
+                volume = raw[..., number] if raw.ndim == 4 else raw
+                if (proxy.slope, proxy.inter) != (1, 0):
+                    volume = volume * np.float64(proxy.slope) + np.float64(proxy.inter)
+                yield volume, image.affine
 
 
-def _turn(shape: tuple[int, ...], grid: np.ndarray, expected: tuple[int, ...], affine: np.ndarray) -> Callable[[np.ndarray], np.ndarray] | None:
-    """What brings their array into our order of axes, when the two grids are one but for that; else None."""
+def _same(theirs: np.ndarray, grid: np.ndarray, ours: np.ndarray, affine: np.ndarray, offset: float) -> bool:
     index = np.linalg.inv(grid) @ affine  # from our index to theirs: a signed permutation, but for rounding
     turn = np.rint(index[:3, :3])
     if not np.array_equal(np.abs(turn).sum(axis=0), np.ones(3)) or not np.array_equal(np.abs(turn).sum(axis=1), np.ones(3)):
-        return None
-    axes = [int(np.argmax(np.abs(turn[:, axis]))) for axis in range(3)]  # our axis -> theirs
-    if tuple(shape[axis] for axis in axes) != expected:
-        return None
-    corners = np.array(np.meshgrid(*[[0, n - 1] for n in expected], indexing="ij")).reshape(3, -1)
-    wanted = turn @ corners
-    wanted -= np.minimum(wanted.min(axis=1, keepdims=True), 0)  # a reversed axis counts from its other end
-    found = index[:3, :3] @ corners + index[:3, 3:]
-    spacing = float(np.linalg.norm(affine[:3, 2]))
-    if np.abs(found - wanted).max() > GRID_ATOL_VOXELS + expected[2] * max(GAP_RTOL, GAP_ATOL_MM / spacing):
-        return None
-    flips = tuple(slice(None, None, -1) if turn[axes[axis], axis] < 0 else slice(None) for axis in range(3))
-    return lambda array: array.transpose(axes)[flips]
-
-
-def same_values(theirs: np.ndarray, ours: np.ndarray, slope: float = 1.0, intercept: float = 0.0) -> bool:
-    """theirs * slope + intercept equal to ours but for float32 rounding, plane by plane along the last axis; integers exactly."""
-    exact = theirs.dtype.kind in "iu" and ours.dtype.kind in "iu" and slope == 1 and intercept == int(intercept)
-    scale = 0.0 if exact else float(max(abs(float(ours.min())), abs(float(ours.max())), 1))
-    for number in range(ours.shape[-1]):
-        plane, other = ours[..., number], theirs[..., number]
-        if exact:
-            if not np.array_equal(other if intercept == 0 else other.astype(np.int64) + int(intercept), plane):
-                return False
-        elif not np.allclose(other.astype(np.float64) * slope + intercept, plane, rtol=0, atol=VALUE_RTOL * scale):
-            return False
-    return True
-
-
-def gdcm_agrees(frames: Sequence[Frame], files: dict[Path, Path], array: np.ndarray) -> bool:
-    """Whether GDCM reads the same voxels, file by file. array : (column, row, slice); files : a readable name for each frame's file.
-
-    GDCM gives every frame of a file the first one's rescaling, and inverts MONOCHROME1: neither is compared.
-    """
-    if frames[0].constant["PhotometricInterpretation"] != "MONOCHROME2":
         return False
-    loaded: tuple[Path | None, np.ndarray] = None, np.empty(0)
-    for number, frame in enumerate(frames):
+    axes = [int(np.argmax(np.abs(turn[:, axis]))) for axis in range(3)]  # our axis -> theirs
+    turned = theirs.transpose(axes)
+    if turned.shape != ours.shape:
+        return False
+    corners = np.array(np.meshgrid(*[[0, n - 1] for n in ours.shape], indexing="ij")).reshape(3, -1)
+    expected = turn @ corners
+    expected -= np.minimum(expected.min(axis=1, keepdims=True), 0)  # a reversed axis counts from its other end
+    found = index[:3, :3] @ corners + index[:3, 3:]
+    off = np.abs(found - expected)
+    first, last = (off[:, corners[2] == end] for end in (0, ours.shape[2] - 1))  # their slices begin at one of these, with an own step
+    spacing = float(np.linalg.norm(affine[:3, 2]))
+    drift = np.full(3, GRID_ATOL_VOXELS)
+    drift[axes[2]] += ours.shape[2] * max(GAP_RTOL, GAP_ATOL_MM / spacing)
+    if min(first.max(), last.max()) > GRID_ATOL_VOXELS or (off.max(axis=1) > drift).any():
+        return False
+    flips = tuple(slice(None, None, -1) if turn[axes[axis], axis] < 0 else slice(None) for axis in range(3))
+    return same_values(turned[flips], ours, offset)
+
+
+def same_values(theirs: np.ndarray, ours: np.ndarray, offset: float = 0.0) -> bool:
+    """Equal but for float32 rounding, plane by plane along the last axis. offset : largest intercept of the rescaling."""
+    if theirs.dtype.kind in "iu" and ours.dtype.kind in "iu":
+        return all(np.array_equal(theirs[..., number], ours[..., number]) for number in range(ours.shape[-1]))
+    near = functools.partial(np.allclose, rtol=VALUE_RTOL, atol=VALUE_RTOL * offset)
+    return all(near(theirs[..., number], ours[..., number].astype(np.float64)) for number in range(ours.shape[-1]))
+
+
+def gdcm_agrees(grid: Grid, files: dict[Path, Path], array: np.ndarray, offset: float = 0.0) -> bool:
+    """Whether GDCM reads the same voxels at the same places, file by file.
+
+    array : (column, row, slice); files : a readable name for each frame's file; offset : largest intercept of its rescaling. GDCM gives
+    every frame of a file the first one's rescaling, and inverts MONOCHROME1: neither is compared.
+    """
+    if grid.frames[0].constant["PhotometricInterpretation"] != "MONOCHROME2":
+        return False
+    loaded: tuple[Path | None, np.ndarray, sitk.Image] = None, np.empty(0), None
+    for number, frame in enumerate(grid.frames):
         path = frame.header.path
         if frame.header.frame_count > 1 and len({(item.slope, item.intercept) for item in frame.header.frames}) > 1:
             return False
         if loaded[0] != path:
             try:
-                loaded = path, sitk.GetArrayFromImage(sitk.ReadImage(str(files[path]), imageIO="GDCMImageIO"))
+                image = sitk.ReadImage(str(files[path]), imageIO="GDCMImageIO")
             except (RuntimeError, TypeError):
                 return False
+            loaded = path, sitk.GetArrayFromImage(image), image
         plane = loaded[1][frame.number].T
-        if plane.shape != array.shape[:2] or not same_values(plane, array[:, :, number]):
+        if (
+            plane.shape != array.shape[:2]
+            or not _same_place(loaded[2], frame.number, grid, number)
+            or not same_values(plane, array[:, :, number], offset)
+        ):
             return False
     return True
+
+
+def _same_place(image: sitk.Image, plane: int, grid: Grid, number: int) -> bool:
+    """Whether one of GDCM's planes lies where our slice does; a sheared stack's as its headers say.
+
+    Of a file with many frames GDCM knows the place of the first, and takes the others to be in order: of those only the axes are compared.
+    """
+    theirs = np.column_stack([geometry.LPS_FROM_RAS[:3, :3] @ image.TransformIndexToPhysicalPoint(at) for at in ((0, 0, 0), (1, 0, 0), (0, 1, 0))])
+    size = np.linalg.norm(grid.affine[:3, :3], axis=0)
+    across = np.linalg.norm(theirs[:, 1:] - theirs[:, :1] - grid.affine[:3, :2], axis=0) * [image.GetSize()[0], image.GetSize()[1]]
+    if (across > GRID_ATOL_VOXELS * size[:2]).any():
+        return False
+    ours = (grid.affine @ [0, 0, number, 1])[:3] + geometry.LPS_FROM_RAS[:3, :3] @ grid.drift * number
+    off = float(np.linalg.norm(theirs[:, 0] - ours))
+    return plane > 0 or off <= GRID_ATOL_VOXELS * size.min() + max(GAP_ATOL_MM, GAP_RTOL * size[2])
 
 
 def second_opinion(grid: Grid, files: dict[Path, Path], array: np.ndarray, component: int | None, scratch: Path) -> Opinion:
     """Who else reads a stack as we do. files : for each source file a plain one that can be read; array : (column, row, slice), rescaled."""
     made, warned = converted(list(dict.fromkeys(files[frame.header.path] for frame in grid.frames)), scratch)
-    if agrees(made, array, grid.affine, component):
+    offset = max(abs(frame.intercept) for frame in grid.frames)
+    if agrees(made, array, grid.affine, component, offset):
         return Opinion("dcm2niix", warned)
+    if not grid.drift.any() and elsewhere(made, array, component, offset):  # of a tilt dcm2niix makes what it sees fit
+        return Opinion("", warned, True)
     names = {path: scratch / "series" / f"{number}.dcm" for number, path in enumerate(dict.fromkeys(frame.header.path for frame in grid.frames))}
-    return Opinion("GDCM" if component is None and gdcm_agrees(grid.frames, names, array) else "", warned)
+    return Opinion("GDCM" if component is None and gdcm_agrees(grid, names, array, offset) else "", warned)
