@@ -5,6 +5,7 @@ import gzip
 import os
 import shutil
 import warnings
+import zlib
 from pathlib import Path
 
 import pydicom
