@@ -13,6 +13,7 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, 
 
 from builders import SR_STORAGE, STORED, compress, enhanced, s6, set_all, set_one, write
 from dicom_reading import accepted, read, rejected, series
+from teravox.dicom import decoders, witness
 
 LARGE = np.kron(STORED, np.ones((1, 4, 4), np.int16))  # JPEG needs some rows
 PRIVATE = "1.2.3.4.5"
@@ -110,6 +111,26 @@ def test_compressed_frames_say_what_the_header_says(tmp_path: Path, syntax: Any,
         spoil(data, 2)
         folder = write(tmp_path / "series", [data])
     rejected(folder, "no end marker" if fault == "cut" else "expected 32 x 40")
+
+
+@pytest.mark.parametrize("place", [64, 70])
+def test_rle_that_unpacks_to_too_much(tmp_path: Path, place: int) -> None:
+    """The plug-in panics, which is no Exception."""
+
+    def spoil(datasets: list[pydicom.Dataset]) -> None:
+        code = next(generate_frames(datasets[2].PixelData, number_of_frames=1))
+        datasets[2].PixelData = encapsulate([code[:place] + b"\x81\0" * 40 + code[place + 80 :]])
+
+    assert "2.dcm" in rejected(series(tmp_path, compress(RLELossless), spoil, stored=LARGE), "pixels cannot be decoded")
+
+
+def test_gdcm_does_not_confirm_what_it_has_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = series(tmp_path, compress(JPEG2000Lossless), stored=LARGE)
+    converted = witness.converted
+    monkeypatch.setattr(witness, "converted", lambda files, scratch: ([], converted(files, scratch)[1]))
+    assert read(folder).checked_by == "GDCM"
+    monkeypatch.setattr(decoders, "needs_gdcm", lambda syntax: syntax == JPEG2000Lossless)
+    rejected(folder, "neither dcm2niix nor GDCM")
 
 
 def test_a_padded_frame_is_whole(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import SimpleITK as sitk
 from pydicom.dataset import FileMetaDataset
 from pydicom.encaps import encapsulate, generate_frames
 from pydicom.pixels import get_decoder
-from pydicom.uid import UID, generate_uid
+from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, generate_uid
 
 from teravox import seg_frames
 from teravox.dicom.headers import Header
-from teravox.errors import RejectedCase
+from teravox.errors import ENDINGS, RejectedCase
 
 SINGLE, BYTES, WORDS = (f"1.2.840.10008.5.1.4.1.1.7{part}" for part in ("", ".2", ".3"))  # secondary capture: one frame, several of 8 or 16 bits
 END = b"\xff\xd9"  # EOI of JPEG (ISO/IEC 10918-1 B.1.1.3) and JPEG-LS, EOC of JPEG 2000 (15444-1 A.4.4); a frame may be padded with zeros
@@ -33,10 +33,10 @@ def decoded(header: Header, source: Path) -> np.ndarray:
             frames = _encoded(data, header.frame_count) if syntax.is_compressed else []
             for number, frame in enumerate(frames, start=1):
                 _check_coded(f"{source}: compressed frame {number}", frame, (data.Rows, data.Columns))
-            found = data.pixel_array if not frames or _plugged(syntax) else _by_gdcm(data, frames)
-    except RejectedCase:
+            found = _by_gdcm(data, frames) if needs_gdcm(syntax) else data.pixel_array
+    except (RejectedCase, *ENDINGS):
         raise
-    except Exception as error:  # decoders raise anything
+    except BaseException as error:  # decoders raise anything
         name = UID(header.syntax).name
         raise RejectedCase(
             f"{source}: pixels cannot be decoded ({name}; {type(error).__name__}), expected a readable image; damaged or unsupported"
@@ -48,12 +48,12 @@ def decoded(header: Header, source: Path) -> np.ndarray:
     return found.reshape(header.frame_count, *shape)
 
 
-def _plugged(syntax: UID) -> bool:
-    """Whether pydicom has a decoder for a compressed transfer syntax here."""
+def needs_gdcm(syntax: str) -> bool:
+    """Whether a transfer syntax is compressed and pydicom has no decoder for it here."""
     try:
-        return get_decoder(syntax).is_available
+        return UID(syntax).is_compressed and syntax != DeflatedExplicitVRLittleEndian and not get_decoder(UID(syntax)).is_available
     except NotImplementedError:
-        return False
+        return True
 
 
 def _encoded(data: pydicom.Dataset, count: int) -> list[bytes]:
