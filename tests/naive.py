@@ -26,6 +26,7 @@ with warnings.catch_warnings(action="ignore"):  # it calls itself experimental
     from nibabel.nicom import dicomwrappers
 
 LPS = np.diag([-1.0, -1, 1, 1])
+GROUPS = "PlanePosition", "PlaneOrientation", "PixelMeasures", "PixelValueTransformation", "SegmentIdentification"
 EDGE_VOXELS = 0.02  # nearer to a contour's edge than this, rounding decides whether a voxel lies inside
 
 
@@ -69,9 +70,7 @@ def series_of(paths: list[Path]) -> set[str]:
 def _groups(data: pydicom.Dataset, number: int) -> Iterator[pydicom.Dataset]:
     """Where to look for an attribute of a frame, the nearest place first."""
     for holder in [*(data.get("PerFrameFunctionalGroupsSequence") or [])[number : number + 1], *(data.get("SharedFunctionalGroupsSequence") or [])]:
-        for element in holder:
-            if element.VR == "SQ" and element.value:
-                yield element.value[0]
+        yield from (holder[f"{name}Sequence"].value[0] for name in GROUPS if holder.get(f"{name}Sequence"))
     yield data
 
 
@@ -131,14 +130,18 @@ def nifti(header: Path, voxels: Path, volume: int | None = None) -> tuple[np.nda
 
 
 def itk(path: Path, *_: Any) -> tuple[np.ndarray, np.ndarray]:
-    """A NRRD or MetaImage file by ITK, in mm."""
+    """A NRRD or MetaImage file by ITK, in mm. ITK does not unpack voxels whose size is not told, so it is."""
+    data = path.read_bytes()
+    header, separator, voxels = data.partition(b"ElementDataFile = LOCAL\n")
+    if separator and b"CompressedDataSize" not in header:
+        path.write_bytes(header + b"CompressedDataSize = %d\n" % len(voxels) + separator + voxels)
     image = sitk.ReadImage(str(path))
     axes = image.GetDimension()
     array = sitk.GetArrayFromImage(image).T
     affine = np.eye(4)
     affine[:3, :3] = np.array(image.GetDirection()).reshape(axes, axes)[:3, :3] * np.array(image.GetSpacing())[:3]
     affine[:3, 3] = image.GetOrigin()[:3]
-    written = re.search(rb'(?:space units: *"|DistanceUnits *[=:] *)(\w+)', path.read_bytes())
+    written = re.search(rb'(?:space units: *"|DistanceUnits *[=:] *)(\w+)', data)
     affine[:3] *= {b"m": 1e3, b"um": 1e-3}.get(written[1] if written else b"", 1)
     return array.reshape(array.shape[:3]), LPS @ affine
 

@@ -80,6 +80,13 @@ def every(sources: Iterable[fuzz.Source], attempt: Try) -> list[tuple[str, str, 
     ]
 
 
+def test_sources_are_the_same_every_time(tmp_path: Path, made: dict[str, fuzz.Source]) -> None:
+    """Or else a failure could not be found again."""
+    for name, source in fuzz.sources(tmp_path).items():
+        for path in (path for path in source.folder.rglob("*") if path.is_file()):
+            assert path.read_bytes() == (made[name].folder / path.relative_to(source.folder)).read_bytes(), path
+
+
 def test_undamaged_sources_are_accepted(made: dict[str, fuzz.Source]) -> None:
     """Or else no damage to them would show."""
     assert {fuzz.outcome(source, source.folder).kind for source in made.values()} == {"accepted", "corrected"}

@@ -440,3 +440,12 @@ def test_real_structure_sets(shared: Path, name: str) -> None:
     assert (outer & inner).sum() == inner.sum() > 0
     np.testing.assert_array_equal(found.label[:, :, 0], outer & ~inner)
     assert not found.label[:, :, 1].any()
+
+
+def test_contours_that_are_lost_are_no_empty_label(tmp_path: Path, source: list[pydicom.Dataset]) -> None:
+    """The sequence is mandatory (PS3.3 section C.8.8.6), though it may be empty."""
+    data = builders.structure_set(source, {"a": [at(box(1, 4))]})
+    del data.ROIContourSequence
+    refused(tmp_path, data, "ROIContourSequence is missing")
+    data.ROIContourSequence = []
+    assert not read(tmp_path, data).label.any()

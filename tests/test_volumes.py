@@ -471,3 +471,41 @@ def test_written_file_is_read_back(tmp_path: Path) -> None:
         store.write(path, VALUES, affine)
         assert path.read_bytes() == first  # B20
     assert sorted(member.name for member in tmp_path.iterdir()) == ["x.nii", "x.nii.gz"]
+
+
+@pytest.mark.parametrize("line", ["\0", "Comment = DOE\x01JOHN", "Comment = a\nJOHN DOE", "0 1 0 1 0 0 0 0 1", "ElementSpacing = 1 2 3\x00"])
+def test_lines_that_are_no_text_or_no_field(tmp_path: Path, line: str) -> None:
+    """MetaIO and others make different things of them."""
+    for path in (mha(tmp_path / "x.mha", f"{MHA_FIELDS}\n{line}\nElementSpacing = 1 2 3"), nrrd(tmp_path / "x.nrrd", f"{line}\n{NRRD_FIELDS}")):
+        if line.startswith("Comment") and "\n" not in line and path.suffix == ".nrrd":
+            continue
+        message = rejected(path, "a line of its header")
+        assert "DOE" not in message
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [("CompressedData = 1", "neither True nor False"), ("CompressedData = True\nCompressedDataSize = 7", "expected what its header says")],
+)
+def test_compression_that_is_contradicted(tmp_path: Path, line: str, words: str) -> None:
+    rejected(mha(tmp_path / "x.mha", f"{MHA_FIELDS}\nElementSpacing = 1 2 3\n{line}"), words)
+
+
+def test_fields_in_another_order_than_the_format_prescribes(tmp_path: Path) -> None:
+    """NRRD's dimension stands before what is given for each axis, and MetaImage's NDims; readers need it to tell where those end."""
+    lines = NRRD_FIELDS.splitlines()
+    assert lines[1] == "dimension: 3"
+    rejected(nrrd(tmp_path / "x.nrrd", "\n".join([lines[0], *lines[2:], lines[1], "spacings: 1 2 3"])), "not readable")
+    assert MHA_FIELDS.splitlines()[1] == "NDims = 3"
+    first, dimensions, *others = f"{MHA_FIELDS}\nElementSpacing = 1 2 3".splitlines()
+    rejected(mha(tmp_path / "x.mha", "\n".join([first, *others, dimensions])), "not readable")
+
+
+def test_a_missing_origin_is_said(tmp_path: Path) -> None:
+    note = "no origin in the header: taken as 0"
+    fields = f"{MHA_FIELDS}\nElementSpacing = 1 2 3"
+    assert note in volumes.read_volume_file(mha(tmp_path / "x.mha", fields)).notes
+    assert note not in volumes.read_volume_file(mha(tmp_path / "x.mha", f"{fields}\nOffset = 0 0 0")).notes
+    fields = f"{NRRD_FIELDS}\nspace: LPS\nspace directions: (1,0,0) (0,2,0) (0,0,3)"
+    assert note in volumes.read_volume_file(nrrd(tmp_path / "x.nrrd", fields)).notes
+    assert note not in volumes.read_volume_file(nrrd(tmp_path / "x.nrrd", f"{fields}\nspace origin: (0,0,0)")).notes

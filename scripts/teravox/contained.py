@@ -110,7 +110,7 @@ def _outcome(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bytes
         return text, [array.raw() for array in arrays]
     except MemoryError:
         found = "memory", ""
-    except Exception as error:
+    except BaseException as error:  # none of this process's own: it has nobody else to tell
         if lack := _lack(error):
             found = "machine", lack
         elif isinstance(error, RejectedCase):

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+ENDINGS = (KeyboardInterrupt, SystemExit, GeneratorExit)  # of what derives from BaseException alone, only these are no errors: Rust's panics are
+
 
 class UserError(Exception):
     """A user's mistake or a bad file. Its text is one line: file, what was found, what was expected, what to do."""

@@ -32,7 +32,7 @@ NRRD_FIELDS = {
     **{"spacedirections": "space directions", "spaceorigin": "space origin"},
 }
 META_SYNONYMS = (("offset", "origin", "position"), ("transformmatrix", "rotation", "orientation"))
-META_FIELDS = {  # NDims comes first: MetaIO reads the others by it
+META_FIELDS = {
     **{"ndims": "NDims", "dimsize": "DimSize", "elementspacing": "ElementSpacing", "elementtype": "ElementType", "offset": "Offset"},
     **{"origin": "Origin", "position": "Position", "transformmatrix": "TransformMatrix", "rotation": "Rotation", "orientation": "Orientation"},
 }
@@ -141,8 +141,7 @@ def _geometry(path: Path, fields: dict[str, str], nrrd: bool, shape: tuple[int, 
     """numpy's type without byte order, and affine (4, 4) to RAS in the header's unit. shape : as in the header."""
     axes = len(shape)
     names, join = (NRRD_FIELDS, ": ") if nrrd else (META_FIELDS, " = ")
-    order = [key for key in (fields if nrrd else names) if key in fields and key in names]  # NRRD's fields must stand in a certain order
-    shown = [f"{names[key]}{join}{fields[key]}" for key in order]
+    shown = [f"{names[key]}{join}{value}" for key, value in fields.items() if key in names]  # in their order, which both formats prescribe
     if not all(VALUE.fullmatch(fields[key]) for key in names if key in fields):
         raise RejectedCase(f"{path}: a field of its header holds other characters than its kind has; damaged file")
     if nrrd:
@@ -190,7 +189,10 @@ def _meta_layout(path: Path, header: TextHeader, size: int) -> tuple[str, int, b
     big = {fields.get(key, "false").lower() for key in ("binarydatabyteordermsb", "elementbyteordermsb") if key in fields}
     if len(big) > 1 or not big <= {"true", "false"}:
         raise RejectedCase(f"{path}: 'binarydatabyteordermsb' of its header is neither True nor False")
-    packed = fields.get("compresseddata", "false").lower() == "true"
+    compressed = fields.get("compresseddata", "false").lower()
+    if compressed not in ("true", "false"):  # MetaIO takes some other values for True
+        raise RejectedCase(f"{path}: 'compresseddata' of its header is neither True nor False")
+    packed = compressed == "true"
     there = (header.data or path).stat().st_size - (0 if header.data else header.start)
     if packed and fields.get("compresseddatasize", str(there)) != str(there):
         raise RejectedCase(f"{path}: found {there} bytes of compressed voxels, expected what its header says; damaged file")

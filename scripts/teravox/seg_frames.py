@@ -14,6 +14,7 @@ from teravox.errors import RejectedCase
 DEFLATED_FRAMES = "1.2.840.10008.1.2.8.1"  # Deflated Image Frame Compression, PS3.5 section A.4.14
 NATIVE = {uid.ImplicitVRLittleEndian, uid.ExplicitVRLittleEndian, uid.DeflatedExplicitVRLittleEndian}
 CODED = {uid.RLELossless, uid.JPEG2000Lossless, uid.JPEG2000, uid.JPEGLSLossless}
+FRAME_HEADERS = {0xF7, *range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers of JPEG-LS and JPEG: tables and an extension lie between
 
 
 def reader(path: Path, data: pydicom.Dataset, count: int) -> Callable[[int], np.ndarray]:
@@ -85,7 +86,7 @@ def unpack(pixels: bytes, index: int, size: int) -> np.ndarray:
 
 
 def coded_size(frame: bytes) -> tuple[int, int] | None:
-    """(rows, columns) that a JPEG 2000 codestream (ISO/IEC 15444-1 A.5.1) or a JPEG-LS frame (14495-1 C.2.2) declares, None for neither.
+    """(rows, columns) that a JPEG 2000 codestream (ISO/IEC 15444-1 A.5.1) or a JPEG or JPEG-LS frame (10918-1 B.2.2) declares, else None.
 
     A decoder allocates what is declared, whatever the frame's length.
     """
@@ -97,7 +98,7 @@ def coded_size(frame: bytes) -> tuple[int, int] | None:
         return number(12, 4) - number(20, 4), number(8, 4) - number(16, 4)
     at = 2
     while frame.startswith(b"\xff\xd8") and at + 9 < len(frame) and frame[at] == 0xFF:
-        if frame[at + 1] == 0xF7:
+        if frame[at + 1] in FRAME_HEADERS:
             return number(at + 5, 2), number(at + 7, 2)
         at += 2 + max(number(at + 2, 2), 2)
     return None

@@ -18,7 +18,7 @@ import pydicom
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from teravox import store
-from teravox.errors import RejectedCase
+from teravox.errors import ENDINGS, RejectedCase
 
 NAME_CHARACTERS = 256  # SegmentLabel and ROIName are LO, at most 64 characters (PS3.5 section 6.2); some writers exceed that
 MATCH_SECONDS = 10  # names and regular expressions are compared in milliseconds, unless a name makes an expression backtrack for ever
@@ -40,9 +40,9 @@ def refusing(path: Path, kind: str) -> Iterator[None]:
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
-    except RejectedCase:
+    except (RejectedCase, *ENDINGS):
         raise
-    except Exception as error:  # a damaged file can raise anything
+    except BaseException as error:  # a damaged file can raise anything
         raise RejectedCase(f"{path}: not usable as a DICOM {kind} ({type(error).__name__}); get it again from its source") from None
 
 

@@ -10,12 +10,14 @@ import SimpleITK as sitk
 from pydicom.dataset import FileMetaDataset
 from pydicom.encaps import encapsulate, generate_frames
 from pydicom.pixels import get_decoder
-from pydicom.uid import UID, generate_uid
+from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, generate_uid
 
+from teravox import seg_frames
 from teravox.dicom.headers import Header
-from teravox.errors import RejectedCase
+from teravox.errors import ENDINGS, RejectedCase
 
 SINGLE, BYTES, WORDS = (f"1.2.840.10008.5.1.4.1.1.7{part}" for part in ("", ".2", ".3"))  # secondary capture: one frame, several of 8 or 16 bits
+END = b"\xff\xd9"  # EOI of JPEG (ISO/IEC 10918-1 B.1.1.3) and JPEG-LS, EOC of JPEG 2000 (15444-1 A.4.4); a frame may be padded with zeros
 BARE = ("Rows", "Columns", "SamplesPerPixel", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation")
 
 
@@ -28,8 +30,13 @@ def decoded(header: Header, source: Path) -> np.ndarray:
         with warnings.catch_warnings(action="ignore"):
             data = pydicom.dcmread(header.path)
             syntax = UID(header.syntax)
-            found = data.pixel_array if not syntax.is_compressed or _plugged(syntax) else _by_gdcm(data, _encoded(data, header.frame_count))
-    except Exception as error:  # decoders raise anything
+            frames = _encoded(data, header.frame_count) if syntax.is_compressed else []
+            for number, frame in enumerate(frames, start=1):
+                _check_coded(f"{source}: compressed frame {number}", frame, (data.Rows, data.Columns))
+            found = _by_gdcm(data, frames) if needs_gdcm(syntax) else data.pixel_array
+    except (RejectedCase, *ENDINGS):
+        raise
+    except BaseException as error:  # decoders raise anything
         name = UID(header.syntax).name
         raise RejectedCase(
             f"{source}: pixels cannot be decoded ({name}; {type(error).__name__}), expected a readable image; damaged or unsupported"
@@ -41,12 +48,12 @@ def decoded(header: Header, source: Path) -> np.ndarray:
     return found.reshape(header.frame_count, *shape)
 
 
-def _plugged(syntax: UID) -> bool:
-    """Whether pydicom has a decoder for a compressed transfer syntax here."""
+def needs_gdcm(syntax: str) -> bool:
+    """Whether a transfer syntax is compressed and pydicom has no decoder for it here."""
     try:
-        return get_decoder(syntax).is_available
+        return UID(syntax).is_compressed and syntax != DeflatedExplicitVRLittleEndian and not get_decoder(UID(syntax)).is_available
     except NotImplementedError:
-        return False
+        return True
 
 
 def _encoded(data: pydicom.Dataset, count: int) -> list[bytes]:
@@ -54,6 +61,18 @@ def _encoded(data: pydicom.Dataset, count: int) -> list[bytes]:
     tables = [data[keyword].value for keyword in ("ExtendedOffsetTable", "ExtendedOffsetTableLengths") if keyword in data]
     bounds = (tables[0], tables[1]) if len(tables) == 2 else None
     return list(generate_frames(data.PixelData, number_of_frames=count, extended_offsets=bounds))
+
+
+def _check_coded(place: str, frame: bytes, shape: tuple[int, int]) -> None:
+    """Raises RejectedCase for a frame of another size than `shape`, (row, column), or one of the JPEG family without its end.
+
+    Decoders take memory for whatever size a frame declares, and some fill up what is missing.
+    """
+    declared = seg_frames.coded_size(frame)
+    if declared not in (None, shape):
+        raise RejectedCase(f"{place} is of {declared[0]} x {declared[1]} pixels, expected {shape[0]} x {shape[1]}; damaged file")
+    if declared and not frame.rstrip(b"\0").endswith(END):
+        raise RejectedCase(f"{place} has no end marker, expected one; truncated, get the file again from its source")
 
 
 def _by_gdcm(data: pydicom.Dataset, frames: list[bytes]) -> np.ndarray:

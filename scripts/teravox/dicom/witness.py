@@ -14,6 +14,7 @@ import numpy as np
 import SimpleITK as sitk
 
 from teravox import geometry
+from teravox.dicom import decoders
 from teravox.dicom.stacks import GAP_ATOL_MM, GAP_RTOL, Grid
 
 VALUE_RTOL = 1e-6  # of a value and of its intercept: dcm2niix keeps slope, intercept and scaled values as float32
@@ -137,9 +138,12 @@ def gdcm_agrees(grid: Grid, files: dict[Path, Path], array: np.ndarray, offset: 
     """Whether GDCM reads the same voxels at the same places, file by file.
 
     array : (column, row, slice); files : a readable name for each frame's file; offset : largest intercept of its rescaling. GDCM gives
-    every frame of a file the first one's rescaling, and inverts MONOCHROME1: neither is compared.
+    every frame of a file the first one's rescaling, and inverts MONOCHROME1: neither is compared. Pixels that it has decoded itself it
+    cannot confirm.
     """
-    if grid.frames[0].constant["PhotometricInterpretation"] != "MONOCHROME2":
+    if grid.frames[0].constant["PhotometricInterpretation"] != "MONOCHROME2" or any(
+        decoders.needs_gdcm(frame.header.syntax) for frame in grid.frames
+    ):
         return False
     loaded: tuple[Path | None, np.ndarray, sitk.Image] = None, np.empty(0), None
     for number, frame in enumerate(grid.frames):
