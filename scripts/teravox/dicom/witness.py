@@ -165,11 +165,13 @@ def gdcm_agrees(grid: Grid, files: dict[Path, Path], array: np.ndarray, offset: 
 def _same_place(image: sitk.Image, plane: int, grid: Grid, number: int) -> bool:
     """Whether one of GDCM's planes lies where our slice does; a sheared stack's as its headers say.
 
-    Of a file with many frames GDCM knows the place of the first, and takes the others to be in order: of those only the axes are compared.
+    Of a file with many frames GDCM knows the place of the first, and the voxels' size only when the others lie in order; it says 1 mm otherwise.
     """
     theirs = np.column_stack([geometry.LPS_FROM_RAS[:3, :3] @ image.TransformIndexToPhysicalPoint(at) for at in ((0, 0, 0), (1, 0, 0), (0, 1, 0))])
     size = np.linalg.norm(grid.affine[:3, :3], axis=0)
-    across = np.linalg.norm(theirs[:, 1:] - theirs[:, :1] - grid.affine[:3, :2], axis=0) * [image.GetSize()[0], image.GetSize()[1]]
+    unknown = grid.frames[number].header.frame_count > 1 and set(image.GetSpacing()) == {1.0}
+    axes = grid.affine[:3, :2] / (size[:2] if unknown else 1)
+    across = np.linalg.norm(theirs[:, 1:] - theirs[:, :1] - axes, axis=0) * image.GetSize()[:2]
     if (across > GRID_ATOL_VOXELS * size[:2]).any():
         return False
     ours = (grid.affine @ [0, 0, number, 1])[:3] + geometry.LPS_FROM_RAS[:3, :3] @ grid.drift * number
