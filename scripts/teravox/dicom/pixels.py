@@ -13,7 +13,7 @@ import pydicom
 import SimpleITK as sitk
 from pydicom.dataset import FileMetaDataset
 from pydicom.encaps import encapsulate, generate_frames
-from pydicom.uid import UID, ExplicitVRLittleEndian, ImplicitVRLittleEndian, generate_uid
+from pydicom.uid import UID, ExplicitVRLittleEndian, ImplicitVRLittleEndian, RLELossless, generate_uid
 
 from teravox import numa
 from teravox.dicom.frames import Frame
@@ -87,7 +87,7 @@ def _decoded(header: Header, source: Path) -> np.ndarray:
     try:
         with warnings.catch_warnings(action="ignore"):
             data = pydicom.dcmread(header.path)
-            found = _by_gdcm(data, header.frame_count) if UID(header.syntax).is_compressed else data.pixel_array
+            found = data.pixel_array if not UID(header.syntax).is_compressed else _by_gdcm(data, header.frame_count)
     except Exception as error:  # decoders raise anything
         name = UID(header.syntax).name
         raise RejectedCase(
@@ -125,8 +125,12 @@ def _by_gdcm(data: pydicom.Dataset, count: int) -> np.ndarray:
     with tempfile.TemporaryDirectory(prefix="teravox-") as scratch:
         path = Path(scratch, "bare.dcm")
         bare.save_as(path, enforce_file_format=True)
-        image = sitk.ReadImage(str(path), imageIO="GDCMImageIO")
-    return sitk.GetArrayFromImage(image)
+        try:
+            return sitk.GetArrayFromImage(sitk.ReadImage(str(path), imageIO="GDCMImageIO"))
+        except RuntimeError:
+            if data.file_meta.TransferSyntaxUID != RLELossless:
+                raise
+            return pydicom.dcmread(path).pixel_array  # slower; GDCM refuses some sound colour images
 
 
 def values(frames: Sequence[Frame], pixels: np.ndarray, source: str, options: dict[str, Any]) -> Voxels:

@@ -137,15 +137,14 @@ def gdcm_agrees(grid: Grid, files: dict[Path, Path], array: np.ndarray, offset: 
     """Whether GDCM reads the same voxels at the same places, file by file.
 
     array : (column, row, slice); files : a readable name for each frame's file; offset : largest intercept of its rescaling. GDCM gives
-    every frame of a file the first one's rescaling, and inverts MONOCHROME1: neither is compared.
+    every frame of a file the first one's rescaling, so stored values are compared where they differ; it inverts MONOCHROME1, which is not
+    compared.
     """
     if grid.frames[0].constant["PhotometricInterpretation"] != "MONOCHROME2":
         return False
     loaded: tuple[Path | None, np.ndarray, sitk.Image] = None, np.empty(0), None
     for number, frame in enumerate(grid.frames):
         path = frame.header.path
-        if frame.header.frame_count > 1 and len({(item.slope, item.intercept) for item in frame.header.frames}) > 1:
-            return False
         if loaded[0] != path:
             try:
                 image = sitk.ReadImage(str(files[path]), imageIO="GDCMImageIO")
@@ -176,7 +175,8 @@ def _same_place(image: sitk.Image, plane: int, grid: Grid, number: int) -> bool:
         return False
     ours = (grid.affine @ [0, 0, number, 1])[:3] + geometry.LPS_FROM_RAS[:3, :3] @ grid.drift * number
     off = float(np.linalg.norm(theirs[:, 0] - ours))
-    return plane > 0 or off <= GRID_ATOL_VOXELS * size.min() + max(GAP_ATOL_MM, GAP_RTOL * size[2])
+    rounding = max(GAP_ATOL_MM, GAP_RTOL * size[2]) if number else 0.0  # the grid begins at the first slice's position
+    return plane > 0 or off <= GRID_ATOL_VOXELS * size.min() + rounding
 
 
 def second_opinion(grid: Grid, files: dict[Path, Path], array: np.ndarray, component: int | None, scratch: Path) -> Opinion:
