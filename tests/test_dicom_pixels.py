@@ -75,7 +75,7 @@ def test_one_slice_with_another_intercept(tmp_path: Path) -> None:  # A26
     accepted(series(tmp_path, set_each("RescaleIntercept", [0, 0, 0, -1024, 0, 0])), expected)
 
 
-TYPES = [("i1", None), ("u1", None), ("i2", None), ("u2", None), ("i4", None), ("u4", None)]
+TYPES: list[tuple[str, int | None]] = [("i1", None), ("u1", None), ("i2", None), ("u2", None), ("i4", None), ("u4", None)]
 TYPES += [("i2", 12), ("u2", 12), ("i2", 9), ("u2", 15), ("i1", 6), ("u1", 7)]
 
 
@@ -112,7 +112,7 @@ def test_rescaling_by_any_numbers(tmp_path: Path, slope: float, intercept: float
 def test_rescaling_beyond_float32_is_not_hidden(tmp_path: Path) -> None:
     from teravox.checks import check_intensities
 
-    with pytest.raises(Exception, match="NaN or infinite|neither dcm2niix nor GDCM") as caught:
+    with pytest.raises(Exception, match=r"NaN or infinite|neither dcm2niix nor GDCM") as caught:
         check_intensities(read(folder := series(tmp_path, set_all(RescaleSlope=1e37))).array, str(folder))
     assert str(caught.value).startswith(str(tmp_path))
 
@@ -359,7 +359,7 @@ FRAGMENTS: dict[str, Callable[[list[bytes]], dict[str, Any]]] = {
 def test_frames_in_fragments(tmp_path: Path, syntax: str, kind: str) -> None:
     folder = write(tmp_path, [multiframe(syntax, FRAGMENTS[kind])])
     if kind == "several fragments":
-        rejected(folder, "neither dcm2niix nor GDCM" if syntax == JPEG2000Lossless else "cannot be decoded")
+        rejected(folder, "neither dcm2niix nor GDCM")
         return
     np.testing.assert_array_equal(canonical(folder)[0], in_ras(LARGE))
 

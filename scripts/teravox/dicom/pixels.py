@@ -111,7 +111,8 @@ def _by_gdcm(data: pydicom.Dataset, count: int) -> np.ndarray:
             setattr(bare, keyword, data[keyword].value)
     bare.PhotometricInterpretation = "MONOCHROME2" if data.SamplesPerPixel == 1 else data.PhotometricInterpretation
     if data.SamplesPerPixel > 1:
-        bare.PlanarConfiguration = data.get("PlanarConfiguration", 0)
+        rle = data.file_meta.TransferSyntaxUID == RLELossless  # segments, one after the other, whatever this attribute says (PS3.5 section G.2)
+        bare.PlanarConfiguration = 0 if rle else data.get("PlanarConfiguration", 0)
     bare.file_meta = FileMetaDataset()
     bare.file_meta.TransferSyntaxUID = data.file_meta.TransferSyntaxUID
     single = "1.2.840.10008.5.1.4.1.1.7"

@@ -152,11 +152,12 @@ def gdcm_agrees(grid: Grid, files: dict[Path, Path], array: np.ndarray, offset: 
                 return False
             loaded = path, sitk.GetArrayFromImage(image), image
         plane = loaded[1][frame.number].T
-        if (
-            plane.shape != array.shape[:2]
-            or not _same_place(loaded[2], frame.number, grid, number)
-            or not same_values(plane, array[:, :, number], offset)
-        ):
+        if plane.shape != array.shape[:2] or not _same_place(loaded[2], frame.number, grid, number):
+            return False
+        first = frame.header.frames[0]
+        if (frame.slope, frame.intercept) != (first.slope, first.intercept):
+            plane = np.rint((plane - first.intercept) / first.slope) * frame.slope + frame.intercept
+        if not same_values(plane, array[:, :, number], offset):
             return False
     return True
 
