@@ -19,6 +19,7 @@ from pydicom.uid import (
 from builders import EXPECTED, MR_STORAGE, STORED, Change, compress, enhanced, item, s6, set_all, set_each, set_one, write
 from dicom_reading import accepted, canonical, in_ras, read, rejected, series
 from teravox.dicom import pixels, witness
+from teravox.errors import RejectedCase
 
 NOISE = np.random.default_rng(1).integers(0, 2**16, STORED.shape).astype(np.uint16)  # (slice, row, column)
 LARGE = np.kron(STORED, np.ones((1, 8, 8), np.int16))
@@ -112,7 +113,7 @@ def test_rescaling_by_any_numbers(tmp_path: Path, slope: float, intercept: float
 def test_rescaling_beyond_float32_is_not_hidden(tmp_path: Path) -> None:
     from teravox.checks import check_intensities
 
-    with pytest.raises(Exception, match=r"NaN or infinite|neither dcm2niix nor GDCM") as caught:
+    with pytest.raises(RejectedCase, match=r"NaN or infinite|neither dcm2niix nor GDCM") as caught:
         check_intensities(read(folder := series(tmp_path, set_all(RescaleSlope=1e37))).array, str(folder))
     assert str(caught.value).startswith(str(tmp_path))
 
@@ -215,7 +216,7 @@ def test_nothing_but_padding(tmp_path: Path) -> None:
     from teravox.checks import check_intensities
 
     folder = series(tmp_path, as_padding(-2000, "SS"), stored=np.full(STORED.shape, -2000, np.int16))
-    with pytest.raises(Exception, match="all voxels are -2000"):
+    with pytest.raises(RejectedCase, match="all voxels are -2000"):
         check_intensities(read(folder).array, str(folder))
 
 
@@ -394,9 +395,16 @@ def rgb(number: int) -> np.ndarray:
 @pytest.mark.parametrize("planar", [0, 1])
 @pytest.mark.parametrize("syntax", ["1.2.840.10008.1.2.1", ImplicitVRLittleEndian, RLELossless])
 def test_colour_gives_its_components(tmp_path: Path, planar: int, syntax: str) -> None:
-    encoded = compress(syntax) if syntax == RLELossless else rewritten(syntax)
-    folder = series(tmp_path, colour("RGB", planar), encoded)
+    if syntax == RLELossless:  # each component is a segment of its own, whatever PlanarConfiguration says
+        changes = [colour("RGB"), compress(syntax), set_all(PlanarConfiguration=planar)]
+    else:
+        changes = [colour("RGB", planar), rewritten(syntax)]
+    folder = series(tmp_path, *changes)
     rejected(folder, "component (blue, green, red)")
+    if (syntax, planar) == (RLELossless, 1):  # dcm2niix and GDCM both take the components apart once more
+        with pytest.raises(RejectedCase, match="neither dcm2niix nor GDCM"):
+            read(folder, component="red")
+        return
     for number, component in enumerate(("red", "green", "blue")):
         array = read(folder, component=component).array
         np.testing.assert_array_equal(array, np.stack([rgb(plane)[:, :, number] for plane in range(6)]).transpose(2, 1, 0))
@@ -466,7 +474,7 @@ def test_one_voxel_that_nobody_else_reads_so(tmp_path: Path, monkeypatch: pytest
     folder = write(tmp_path, make())
     assert read(folder, **rules).checked_by
     corrupted(monkeypatch)
-    with pytest.raises(Exception, match="neither dcm2niix nor GDCM reads the voxels") as caught:
+    with pytest.raises(RejectedCase, match="neither dcm2niix nor GDCM reads the voxels") as caught:
         read(folder, **rules)
     assert str(caught.value).startswith(str(folder))
 
@@ -495,7 +503,7 @@ def test_grid_that_nobody_else_gives(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return grid
 
     monkeypatch.setattr(stacks, "regular", moved)
-    with pytest.raises(Exception, match="dcm2niix") as caught:
+    with pytest.raises(RejectedCase, match="dcm2niix") as caught:
         read(folder, **rules)
     assert str(caught.value).startswith(str(folder))
 
