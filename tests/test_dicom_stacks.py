@@ -15,6 +15,7 @@ from builders import EXPECTED, MR_STORAGE, STORED, Change, enhanced, item, place
 from dicom_reading import OPTIONS, accepted, canonical, read, rejected
 from teravox import geometry
 from teravox.dicom import frames, headers, parting, series, sources, stacks
+from teravox.errors import RejectedCase
 
 # Volumes of one series
 
@@ -172,7 +173,7 @@ def test_volume_that_misses_a_slice(tmp_path: Path, kind: str, lost: int, words:
         volume = read(folder, volume=number + 1)
         np.testing.assert_array_equal(geometry.to_canonical(volume.array, volume.affine)[0], EXPECTED + 1000 * number)
     if lost:
-        with pytest.raises(Exception, match=words) as caught:
+        with pytest.raises(RejectedCase, match=words) as caught:
             read(folder, volume=2)
         assert str(caught.value).startswith(str(folder))
     else:
@@ -371,7 +372,7 @@ def test_irregular_tilts_are_refused_even_where_tilts_are_sheared(tmp_path: Path
     }
     for name, (positions, words) in cases.items():
         folder = write(tmp_path / name, s6([place(positions)]))
-        with pytest.raises(Exception, match=words) as caught:
+        with pytest.raises(RejectedCase, match=words) as caught:
             read(folder, {"tilt": "shear"})
         assert str(caught.value).startswith(str(folder)), name
 

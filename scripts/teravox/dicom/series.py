@@ -99,7 +99,9 @@ def _read(stack: Stack, source: Path, options: dict[str, Any], accounts: list[Ac
         corrections.append(f"gantry tilt: each slice shifted by {float(np.linalg.norm(grid.drift)):.4f} mm against the one before it")
     notes += grid.notes + voxels.notes
     if opinion.by != "dcm2niix":
-        notes.append("dcm2niix gives no equal volume; GDCM reads equal voxels")
+        alone = any(len({(item.slope, item.intercept) for item in header.frames}) > 1 for header in headers)
+        what = "equal stored values, and the rescaling of each frame is compared by nobody" if alone else "equal voxels"
+        notes.append(f"dcm2niix gives no equal volume; GDCM reads {what}")
     if opinion.warnings:
         notes.append(f"dcm2niix gave {opinion.warnings} warning(s); run it on the files to read them")
     return checks.Volume(

@@ -138,8 +138,8 @@ def gdcm_agrees(grid: Grid, files: dict[Path, Path], array: np.ndarray, offset: 
     """Whether GDCM reads the same voxels at the same places, file by file.
 
     array : (column, row, slice); files : a readable name for each frame's file; offset : largest intercept of its rescaling. GDCM gives
-    every frame of a file the first one's rescaling, and inverts MONOCHROME1: neither is compared. Pixels that it has decoded itself it
-    cannot confirm.
+    every frame of a file the first one's rescaling, so stored values are compared where they differ; it inverts MONOCHROME1, which is not
+    compared. Pixels that it has decoded itself it cannot confirm.
     """
     if grid.frames[0].constant["PhotometricInterpretation"] != "MONOCHROME2" or any(
         decoders.needs_gdcm(frame.header.syntax) for frame in grid.frames
@@ -148,8 +148,6 @@ def gdcm_agrees(grid: Grid, files: dict[Path, Path], array: np.ndarray, offset: 
     loaded: tuple[Path | None, np.ndarray, sitk.Image] = None, np.empty(0), None
     for number, frame in enumerate(grid.frames):
         path = frame.header.path
-        if frame.header.frame_count > 1 and len({(item.slope, item.intercept) for item in frame.header.frames}) > 1:
-            return False
         if loaded[0] != path:
             try:
                 image = sitk.ReadImage(str(files[path]), imageIO="GDCMImageIO")
@@ -157,11 +155,12 @@ def gdcm_agrees(grid: Grid, files: dict[Path, Path], array: np.ndarray, offset: 
                 return False
             loaded = path, sitk.GetArrayFromImage(image), image
         plane = loaded[1][frame.number].T
-        if (
-            plane.shape != array.shape[:2]
-            or not _same_place(loaded[2], frame.number, grid, number)
-            or not same_values(plane, array[:, :, number], offset)
-        ):
+        if plane.shape != array.shape[:2] or not _same_place(loaded[2], frame.number, grid, number):
+            return False
+        first = frame.header.frames[0]
+        if (frame.slope, frame.intercept) != (first.slope, first.intercept):
+            plane = np.rint((plane - first.intercept) / first.slope) * frame.slope + frame.intercept
+        if not same_values(plane, array[:, :, number], offset):
             return False
     return True
 
@@ -169,16 +168,19 @@ def gdcm_agrees(grid: Grid, files: dict[Path, Path], array: np.ndarray, offset: 
 def _same_place(image: sitk.Image, plane: int, grid: Grid, number: int) -> bool:
     """Whether one of GDCM's planes lies where our slice does; a sheared stack's as its headers say.
 
-    Of a file with many frames GDCM knows the place of the first, and takes the others to be in order: of those only the axes are compared.
+    Of a file with many frames GDCM knows the place of the first, and the voxels' size only when the others lie in order; it says 1 mm otherwise.
     """
     theirs = np.column_stack([geometry.LPS_FROM_RAS[:3, :3] @ image.TransformIndexToPhysicalPoint(at) for at in ((0, 0, 0), (1, 0, 0), (0, 1, 0))])
     size = np.linalg.norm(grid.affine[:3, :3], axis=0)
-    across = np.linalg.norm(theirs[:, 1:] - theirs[:, :1] - grid.affine[:3, :2], axis=0) * [image.GetSize()[0], image.GetSize()[1]]
+    unknown = grid.frames[number].header.frame_count > 1 and set(image.GetSpacing()) == {1.0}
+    axes = grid.affine[:3, :2] / (size[:2] if unknown else 1)
+    across = np.linalg.norm(theirs[:, 1:] - theirs[:, :1] - axes, axis=0) * image.GetSize()[:2]
     if (across > GRID_ATOL_VOXELS * size[:2]).any():
         return False
     ours = (grid.affine @ [0, 0, number, 1])[:3] + geometry.LPS_FROM_RAS[:3, :3] @ grid.drift * number
     off = float(np.linalg.norm(theirs[:, 0] - ours))
-    return plane > 0 or off <= GRID_ATOL_VOXELS * size.min() + max(GAP_ATOL_MM, GAP_RTOL * size[2])
+    rounding = max(GAP_ATOL_MM, GAP_RTOL * size[2]) if number else 0.0  # the grid begins at the first slice's position
+    return plane > 0 or off <= GRID_ATOL_VOXELS * size.min() + rounding
 
 
 def second_opinion(grid: Grid, files: dict[Path, Path], array: np.ndarray, component: int | None, scratch: Path) -> Opinion:
