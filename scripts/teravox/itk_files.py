@@ -158,7 +158,9 @@ def _geometry(path: Path, fields: dict[str, str], nrrd: bool, shape: tuple[int, 
             reader.ReadImageInformation()
         except RuntimeError:  # its text quotes the header
             kind = "NRRD" if nrrd else "MetaImage"
-            raise RejectedCase(f"{path}: not readable, ITK takes no header with such a {', '.join(names[key] for key in order)} for {kind}") from None
+            raise RejectedCase(
+                f"{path}: not readable, ITK takes no header with such a {', '.join(names[key] for key in fields if key in names)} for {kind}"
+            ) from None
     kind = reader.GetPixelID()
     if kind not in TYPES or reader.GetNumberOfComponents() != 1:
         raise RejectedCase(f"{path}: voxels of type {sitk.GetPixelIDValueAsString(kind)}, expected one real number per voxel")
