@@ -201,6 +201,37 @@ def test_sizes_that_cannot_be(tmp_path: Path, values: dict[str, Any], words: str
         bounded(folder, words)
 
 
+NUMBERS: dict[str, list[Any]] = {
+    "ImagePositionPatient": [[0, 0, 1e300], [0, 0, -1e300], [1e30, 0, 6], [0, 0, 1e-300], [0, 0, 6, 6], [0, 0]],
+    "ImageOrientationPatient": [[1e200, 0, 0, 0, 1e200, 0], [0] * 6, [1, 0, 0, 0, 1], [1, 0, 0, 1, 0, 0], [1e-200] * 6],
+    "PixelSpacing": [[1e-300, 1e-300], [1e300, 1e300], [1e-9, 1e-9], [0.5, 0], [0.5, 0.7, 1]],
+    "RescaleSlope": [1e300, -1e300, 1e-300, 0],
+    "RescaleIntercept": [1e300, -1e300, 2**31, 2**62, 1e-300],
+    "SliceThickness": [0, -1, 1e300],
+    "EchoTime": [1e300, -5],
+    "PixelPaddingValue": [65535, 32768],
+    "TriggerTime": [1e300],
+    "DiffusionBValue": [1e300, -1.0],
+    "InstanceNumber": [-1, 2**31 - 1],
+}
+
+
+@pytest.mark.parametrize("keyword", NUMBERS)
+@pytest.mark.parametrize("every", [True, False])
+@pytest.mark.filterwarnings("ignore")
+def test_numbers_beyond_reason(tmp_path: Path, keyword: str, every: bool) -> None:
+    """A volume of finite numbers, or one line."""
+    for number, value in enumerate(NUMBERS[keyword]):
+        values = {keyword: value} if keyword != "PixelPaddingValue" else {"PixelPaddingValue": value, "PixelRepresentation": 0}
+        folder = series(tmp_path / str(number), set_all(**values) if every else set_one(3, **values))
+        for tilt in ("reject", "shear"):
+            try:
+                volume = read(folder, {"tilt": tilt})
+                assert np.isfinite(volume.affine).all()
+            except RejectedCase as error:
+                assert str(error).startswith(str(folder)) and len(str(error).splitlines()) == 1
+
+
 @pytest.mark.parametrize("syntax", ["1.2.3.4", "1.2.840.10008.1.2.99", "1.2.840.113619.5.2", "DOE^JOHN", ""])
 def test_unknown_transfer_syntax(tmp_path: Path, syntax: str) -> None:
     folder = series(tmp_path)
