@@ -86,6 +86,7 @@ def _read(stack: Stack, source: Path, options: dict[str, Any], accounts: list[Ac
         if grid is None:
             raw, affine = _untiled(ordered[0], files[ordered[0].header.path], raw[0])
             grid = Grid([ordered[0]] * len(raw), affine, np.zeros(3), [])
+        checks.check_affine(source, grid.affine)
         voxels = pixels.values(grid.frames, raw, str(source), options)
         plain = {path: header.path for path, header in files.items()}
         opinion = witness.second_opinion(grid, plain, voxels.plain, component, scratch)
@@ -95,7 +96,7 @@ def _read(stack: Stack, source: Path, options: dict[str, Any], accounts: list[Ac
         raise RejectedCase(f"{source}: neither dcm2niix nor GDCM reads the voxels that its headers and pixels give; damaged or unsupported")
     array, affine = voxels.values, grid.affine
     if grid.drift.any():
-        array, affine = pixels.upright(array, affine, grid.drift)
+        array, affine = pixels.upright(array, affine, grid.drift, str(source))
         corrections.append(f"gantry tilt: each slice shifted by {float(np.linalg.norm(grid.drift)):.4f} mm against the one before it")
     notes += grid.notes + voxels.notes
     if opinion.by != "dcm2niix":

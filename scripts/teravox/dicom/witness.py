@@ -1,5 +1,6 @@
 """A second opinion: dcm2niix converts the same files, and its voxels and grid must be ours; where it gives none, GDCM's voxels."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -12,6 +13,8 @@ import dcm2niix
 import nibabel as nib
 import numpy as np
 import SimpleITK as sitk
+from nibabel.filebasedimages import ImageFileError
+from nibabel.spatialimages import HeaderDataError
 
 from teravox import geometry
 from teravox.dicom import decoders
@@ -88,21 +91,24 @@ def elsewhere(made: Sequence[Path], array: np.ndarray, component: int | None, of
 
 def _volumes(made: Sequence[Path], component: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for path in made:
-        image = nib.load(path)
-        proxy = image.dataobj
-        if image.get_data_dtype().fields is not None:
-            if component is not None and len(image.shape) == 3:
-                yield np.asarray(proxy)["RGB"[component]], image.affine
-        elif component is None and len(image.shape) in {3, 4}:
-            for number in range(image.shape[3] if len(image.shape) == 4 else 1):
+        with contextlib.suppress(OSError, ValueError, ImageFileError, HeaderDataError):  # hostile numbers give files that cannot be read
+            image = nib.load(path)
+            proxy = image.dataobj
+            if image.get_data_dtype().fields is not None:
+                if component is not None and len(image.shape) == 3:
+                    yield np.asarray(proxy)["RGB"[component]], image.affine
+            elif component is None and len(image.shape) in {3, 4}:
                 raw = proxy.get_unscaled()
-                volume = raw[..., number] if raw.ndim == 4 else raw
-                if (proxy.slope, proxy.inter) != (1, 0):
-                    volume = volume * np.float64(proxy.slope) + np.float64(proxy.inter)
-                yield volume, image.affine
+                for number in range(raw.shape[3] if raw.ndim == 4 else 1):
+                    volume = raw[..., number] if raw.ndim == 4 else raw
+                    if (proxy.slope, proxy.inter) != (1, 0):
+                        volume = volume * np.float64(proxy.slope) + np.float64(proxy.inter)
+                    yield volume, image.affine
 
 
 def _same(theirs: np.ndarray, grid: np.ndarray, ours: np.ndarray, affine: np.ndarray, offset: float) -> bool:
+    if not np.isfinite(grid).all() or not np.linalg.det(grid):
+        return False
     index = np.linalg.inv(grid) @ affine  # from our index to theirs: a signed permutation, but for rounding
     turn = np.rint(index[:3, :3])
     if not np.array_equal(np.abs(turn).sum(axis=0), np.ones(3)) or not np.array_equal(np.abs(turn).sum(axis=1), np.ones(3)):
