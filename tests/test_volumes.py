@@ -41,10 +41,10 @@ PATCHES: dict[str, tuple[int, str, tuple[Any, ...], str]] = {  # a field of the 
     "voxels in the header": (108, "f", (0.0,), "inside the header"),
     "voxels far behind": (108, "f", (1e9,), "truncated"),
     "voxels one byte late": (108, "f", (353.0,), "truncated"),
-    "voxels at NaN": (108, "f", (np.nan,), "not readable"),
+    "voxels at NaN": (108, "f", (np.nan,), "begin at byte nan"),
     "voxels at infinity": (108, "f", (np.inf,), "begin at byte inf"),
     "voxels before the file": (108, "f", (-16.0,), "not readable"),
-    "voxels one byte into the header": (108, "f", (1.0,), "inside the header"),
+    "voxels one byte into the header": (108, "f", (1.0,), "vox offset 1 too low"),
     "voxels at a part of a byte": (108, "f", (352.5,), "expected a whole number"),
     "qform code": (252, "h", (7,), "qform_code is 7"),
     "sform code": (254, "h", (-1,), "sform_code is -1"),  # readers differ in whether they use it
