@@ -71,6 +71,7 @@ def _groups(data: pydicom.Dataset, number: int) -> Iterator[pydicom.Dataset]:
     """Where to look for an attribute of a frame, the nearest place first."""
     for holder in [*(data.get("PerFrameFunctionalGroupsSequence") or [])[number : number + 1], *(data.get("SharedFunctionalGroupsSequence") or [])]:
         yield from (holder[f"{name}Sequence"].value[0] for name in GROUPS if holder.get(f"{name}Sequence"))
+        yield from (element.value[0] for element in holder if element.VR == "SQ" and element.value)
     yield data
 
 

@@ -9,7 +9,7 @@ import highdicom as hd
 import numpy as np
 import pydicom
 import pytest
-from pydicom.encaps import encapsulate
+from pydicom.encaps import encapsulate, generate_frames
 from pydicom.pixels import get_encoder
 from pydicom.uid import (
     DeflatedExplicitVRLittleEndian,
@@ -526,3 +526,22 @@ def test_every_file_has_its_place_in_a_table(shared: Path) -> None:
     assert objects == set(QIICR)
     names = {"binary", "binary_overlap", "binary_fractional", "true_fractional", "binary_single_frame"}
     assert {path.name for path in (root / "seg_highdicom").glob("*.dcm")} == {f"seg_image_ct_{name}.dcm" for name in names}
+
+
+def test_pixels_of_another_meaning_are_refused(tmp_path: Path, source: list[pydicom.Dataset]) -> None:
+    data = builders.segmentation(source, random_mask(1), ["a"])
+    for value in ("MOLOCHROME2", "MONOCHROME1", "RGB"):
+        data.PhotometricInterpretation = value
+        refused(tmp_path, data, "PhotometricInterpretation is none of a segmentation's")
+
+
+@pytest.mark.parametrize("syntax", [JPEG2000Lossless, JPEGLSLossless])
+def test_a_compressed_frame_that_ends_early(tmp_path: Path, large: list[pydicom.Dataset], syntax: str) -> None:
+    data = builders.segmentation(large, random_mask(2, shape=LARGE), ["a", "b"], "LABELMAP")
+    data.compress(syntax, generate_instance_uid=False)
+    frames = list(generate_frames(data.PixelData, number_of_frames=data.NumberOfFrames))
+    data.PixelData = encapsulate([frame[:-20] for frame in frames])
+    data["PixelData"].is_undefined_length = True
+    data.save_as(tmp_path / "seg.dcm", enforce_file_format=True)
+    with pytest.raises(RejectedCase, match="no end marker"):
+        read_large(tmp_path / "seg.dcm")

@@ -20,6 +20,8 @@ SPATIAL_UNITS = {0: ("unknown", 1.0), 1: ("metres", 1e3), 2: ("mm", 1.0), 3: ("m
 LARGEST_EDGE_MM = 100.0  # no image in metres has larger voxels: a header that says so has the wrong unit code
 HEADERS = {348: (nib.Nifti1Header, Nifti1PairHeader), 540: (nib.Nifti2Header, Nifti2PairHeader)}  # sizeof_hdr -> (.nii, .hdr)
 MAGIC = (b"n+", b"ni")  # of a single file, of a pair; then 1 or 2
+ENDS = {348: (b"\0",), 540: (b"\0\r\n\x1a\n", bytes(5))}  # of the magic; NIfTI-2's shows whether line ends were converted
+FORM_CODES = range(6)  # of qform_code and sform_code
 
 
 def _header(path: Path, header_path: Path, pair: bool) -> tuple[nib.Nifti1Header, np.ndarray]:
@@ -40,12 +42,28 @@ def _header(path: Path, header_path: Path, pair: bool) -> tuple[nib.Nifti1Header
     if magic != MAGIC[pair]:
         place, ending = ("in a file of their own", ".hdr and .img") if not pair else ("in the same file", ".nii")
         raise RejectedCase(f"{path}: its header says that the voxels lie {place}, expected the ending {ending}; rename it")
+    version, end = (block[346:347], block[347:348]) if size == 348 else (block[6:7], block[7:12])
+    if version != (b"1" if size == 348 else b"2") or end not in ENDS[size]:
+        raise RejectedCase(f"{path}: the end of its NIfTI magic is not the format's; damaged file, get it again from its source")
     kind = HEADERS[size][pair]
     try:
-        header = kind(block[:size])
-        return header, kind(block[:size], check=False)["pixdim"][1:4].astype(float)
+        header, written = kind(block[:size]), kind(block[:size], check=False)
+        _check_written(path, written, header.single_vox_offset if not pair else 0)
+        return header, written["pixdim"][1:4].astype(float)
+    except RejectedCase:
+        raise
     except Exception as error:  # a damaged header can raise anything
         raise RejectedCase(f"{path}: not readable as NIfTI ({' '.join(str(error).split())})") from None
+
+
+def _check_written(path: Path, header: nib.Nifti1Header, least: int) -> None:
+    """Raises RejectedCase for what the library would mend without a word. header : as it is written; least : where voxels may begin."""
+    for name in ("qform_code", "sform_code"):
+        if int(header[name]) not in FORM_CODES:
+            raise RejectedCase(f"{path}: {name} is {int(header[name])}, expected 0 to {FORM_CODES[-1]}; damaged header")
+    offset = float(header["vox_offset"])
+    if not (offset >= least and offset.is_integer()):
+        raise RejectedCase(f"{path}: voxels begin at byte {offset:.9g}, inside the header or none, expected a whole number of at least {least}")
 
 
 def read_nifti(path: Path, volume: int | None = None) -> Volume:
@@ -67,9 +85,6 @@ def read_nifti(path: Path, volume: int | None = None) -> Volume:
         affine, unit = header.get_best_affine(), int(header["xyzt_units"]) & 7
     except Exception as error:  # see _header
         raise RejectedCase(f"{path}: not readable as NIfTI ({' '.join(str(error).split())})") from None
-    least = header.single_vox_offset if pair is None else 0
-    if offset < least:
-        raise RejectedCase(f"{path}: voxels begin at byte {offset}, inside the header, expected at least {least}")
     if not (np.isfinite(pixdim).all() and (pixdim > 0).all()):
         raise RejectedCase(f"{path}: pixdim is {pixdim.tolist()}, expected voxel edges above 0 mm; correct the header")
     if dtype.fields is not None or np.issubdtype(dtype, np.complexfloating):

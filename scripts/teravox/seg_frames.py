@@ -14,6 +14,8 @@ from teravox.errors import RejectedCase
 DEFLATED_FRAMES = "1.2.840.10008.1.2.8.1"  # Deflated Image Frame Compression, PS3.5 section A.4.14
 NATIVE = {uid.ImplicitVRLittleEndian, uid.ExplicitVRLittleEndian, uid.DeflatedExplicitVRLittleEndian}
 CODED = {uid.RLELossless, uid.JPEG2000Lossless, uid.JPEG2000, uid.JPEGLSLossless}
+PHOTOMETRIC = ("MONOCHROME2", "PALETTE COLOR")  # the second of a LABELMAP only (PS3.3 section C.8.20.2)
+END = b"\xff\xd9"  # EOI of JPEG (ISO/IEC 10918-1 B.1.1.3) and JPEG-LS, EOC of JPEG 2000 (15444-1 A.4.4); a frame may be padded with zeros
 FRAME_HEADERS = {0xF7, *range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers of JPEG-LS and JPEG: tables and an extension lie between
 
 
@@ -26,6 +28,8 @@ def reader(path: Path, data: pydicom.Dataset, count: int) -> Callable[[int], np.
     rows, columns = int(data.Rows), int(data.Columns)
     if int(data.get("SamplesPerPixel", 1)) != 1 or int(data.get("PixelRepresentation", 0)) != 0 or bits not in (1, 8, 16):
         raise RejectedCase(f"{path}: BitsAllocated is {bits}, expected one unsigned value of 1, 8 or 16 bits per pixel")
+    if str(data.get("PhotometricInterpretation")) not in PHOTOMETRIC:
+        raise RejectedCase(f"{path}: PhotometricInterpretation is none of a segmentation's, expected {' or '.join(PHOTOMETRIC)}")
     size = rows * columns
     dtype = np.dtype("u1" if bits < 16 else "<u2")
     pixels = data.PixelData
@@ -59,6 +63,7 @@ def reader(path: Path, data: pydicom.Dataset, count: int) -> Callable[[int], np.
             raise RejectedCase(
                 f"{path}: the compressed frame {index + 1} has another size than {rows} x {columns}; get the file again from its source"
             )
+        check_coded(f"{path}: compressed frame {index + 1}", frames[index], (rows, columns))
         return get_decoder(syntax).as_array(
             encaps.encapsulate([frames[index]], has_bot=False),
             index=0,
@@ -102,3 +107,15 @@ def coded_size(frame: bytes) -> tuple[int, int] | None:
             return number(at + 5, 2), number(at + 7, 2)
         at += 2 + max(number(at + 2, 2), 2)
     return None
+
+
+def check_coded(place: str, frame: bytes, shape: tuple[int, int]) -> None:
+    """Raises RejectedCase for a frame of another size than `shape`, (row, column), or one of the JPEG family without its end.
+
+    Decoders take memory for whatever size a frame declares, and some fill up what is missing.
+    """
+    declared = coded_size(frame)
+    if declared not in (None, shape):
+        raise RejectedCase(f"{place} is of {declared[0]} x {declared[1]} pixels, expected {shape[0]} x {shape[1]}; damaged file")
+    if declared and not frame.rstrip(b"\0").endswith(END):
+        raise RejectedCase(f"{place} has no end marker, expected one; truncated, get the file again from its source")

@@ -17,7 +17,6 @@ from teravox.dicom.headers import Header
 from teravox.errors import ENDINGS, RejectedCase
 
 SINGLE, BYTES, WORDS = (f"1.2.840.10008.5.1.4.1.1.7{part}" for part in ("", ".2", ".3"))  # secondary capture: one frame, several of 8 or 16 bits
-END = b"\xff\xd9"  # EOI of JPEG (ISO/IEC 10918-1 B.1.1.3) and JPEG-LS, EOC of JPEG 2000 (15444-1 A.4.4); a frame may be padded with zeros
 BARE = ("Rows", "Columns", "SamplesPerPixel", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation")
 
 
@@ -32,7 +31,7 @@ def decoded(header: Header, source: Path) -> np.ndarray:
             syntax = UID(header.syntax)
             frames = _encoded(data, header.frame_count) if syntax.is_compressed else []
             for number, frame in enumerate(frames, start=1):
-                _check_coded(f"{source}: compressed frame {number}", frame, (data.Rows, data.Columns))
+                seg_frames.check_coded(f"{source}: compressed frame {number}", frame, (data.Rows, data.Columns))
             found = _by_gdcm(data, frames) if needs_gdcm(syntax) else data.pixel_array
     except (RejectedCase, *ENDINGS):
         raise
@@ -61,18 +60,6 @@ def _encoded(data: pydicom.Dataset, count: int) -> list[bytes]:
     tables = [data[keyword].value for keyword in ("ExtendedOffsetTable", "ExtendedOffsetTableLengths") if keyword in data]
     bounds = (tables[0], tables[1]) if len(tables) == 2 else None
     return list(generate_frames(data.PixelData, number_of_frames=count, extended_offsets=bounds))
-
-
-def _check_coded(place: str, frame: bytes, shape: tuple[int, int]) -> None:
-    """Raises RejectedCase for a frame of another size than `shape`, (row, column), or one of the JPEG family without its end.
-
-    Decoders take memory for whatever size a frame declares, and some fill up what is missing.
-    """
-    declared = seg_frames.coded_size(frame)
-    if declared not in (None, shape):
-        raise RejectedCase(f"{place} is of {declared[0]} x {declared[1]} pixels, expected {shape[0]} x {shape[1]}; damaged file")
-    if declared and not frame.rstrip(b"\0").endswith(END):
-        raise RejectedCase(f"{place} has no end marker, expected one; truncated, get the file again from its source")
 
 
 def _by_gdcm(data: pydicom.Dataset, frames: list[bytes]) -> np.ndarray:
