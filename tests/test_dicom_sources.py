@@ -371,7 +371,7 @@ def spectrum(datasets: list[pydicom.Dataset]) -> None:
 @pytest.mark.parametrize(("change", "name"), [(dose, "RT Dose Storage"), (spectrum, "MR Spectroscopy Storage")])
 def test_objects_that_are_no_slices(tmp_path: Path, change: Change, name: str) -> None:  # A25
     volume = accepted(series(tmp_path, change), EXPECTED[:, :, :5])
-    assert f"left out 1 file(s): object without an image: {name}" in volume.notes
+    assert any(line.endswith(f"object without an image: {name}") for line in (*volume.notes, *volume.corrections))
 
 
 def test_every_file_has_an_account(tmp_path: Path) -> None:
