@@ -126,8 +126,8 @@ def test_rle_that_unpacks_to_too_much(tmp_path: Path, place: int) -> None:
 
 def test_gdcm_does_not_confirm_what_it_has_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = series(tmp_path, compress(JPEG2000Lossless), stored=LARGE)
-    converted = witness.converted
-    monkeypatch.setattr(witness, "converted", lambda files, scratch: ([], converted(files, scratch)[1]))
+    finish = witness.finish
+    monkeypatch.setattr(witness, "finish", lambda conversion: ([], finish(conversion)[1]))
     assert read(folder).checked_by == "GDCM"
     monkeypatch.setattr(decoders, "needs_gdcm", lambda syntax: syntax == JPEG2000Lossless)
     rejected(folder, "neither dcm2niix nor GDCM")

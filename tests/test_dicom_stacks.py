@@ -377,6 +377,12 @@ def test_irregular_tilts_are_refused_even_where_tilts_are_sheared(tmp_path: Path
         assert str(caught.value).startswith(str(folder)), name
 
 
+def test_a_tilt_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path, s6([set_all(PixelSpacing=[1e-5, 1e-5]), place([(n, n, 2 * n) for n in range(6)])]))
+    with pytest.raises(RejectedCase, match="an upright grid of 500010 x 500008 x 6 voxels"):
+        read(folder, {"tilt": "shear"})
+
+
 def test_slight_tilt_over_many_slices(tmp_path: Path) -> None:
     """0.25 degrees: 0.009 mm a slice, no more than rounding each, but 1.7 mm over 200 slices."""
     stored = np.arange(200 * 80).reshape(200, 8, 10).astype(np.int16)

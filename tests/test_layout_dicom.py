@@ -359,7 +359,8 @@ def test_the_proposal_is_a_configuration(written: tuple[Path, str], tree: Path) 
     folder, text = written
     assert "6 patients, 6 studies, 12 series, 12 volumes; 42 image files, 6 SEG or RTSTRUCT, 9 other files" in text
     block = text.partition("labels are yours to name:\n\n")[2]
-    proposed = yaml.safe_load(block) | {"labels": [{"name": "lesion", "value": 1}], "private": str(folder / "private")}
+    demo = yaml.safe_load((REPOSITORY / "config" / "config.yaml").read_text())
+    proposed = demo | yaml.safe_load(block) | {"labels": [{"name": "lesion", "value": 1}], "private": str(folder / "private")}
     config = configuration.complete(proposed)
     assert [channel["name"] for channel in config["channels"]] == ["ct"] and "6 studies have one such volume, 0 have several" in block
     assert [case.fault for case in cases.read_cases(config)] == [""] * 6

@@ -27,10 +27,10 @@ def along(direction: Any) -> np.ndarray:
     return np.arange(SLICES)[:, None] * STEP_MM * np.asarray(direction, float)
 
 
-def shuffled_frames() -> list[pydicom.Dataset]:
-    """An enhanced object whose frames are in no order, and descend."""
+def descending_frames() -> list[pydicom.Dataset]:
+    """An enhanced object whose first frame is the highest."""
     data = enhanced()
-    for frame, height in zip(data.PerFrameFunctionalGroupsSequence, (4, 0, 10, 6, 2, 8), strict=True):
+    for frame, height in zip(data.PerFrameFunctionalGroupsSequence, (0, 2, 4, 6, 8, 10), strict=True):
         frame.PlanePositionSequence[0].ImagePositionPatient = [0, 0, -height]
     return [data]
 
@@ -44,7 +44,7 @@ SERIES: dict[str, tuple[Callable[[], list[pydicom.Dataset]], str]] = {
     "coronal": (lambda: placed([1, 0, 0, 0, 0, -1], along([0, -1, 0])), "y"),
     "oblique": (lambda: placed([*ROW, *COLUMN], along(np.cross(ROW, COLUMN))), "y"),
     "oblique, descending": (lambda: placed([*ROW, *COLUMN], along(-np.cross(ROW, COLUMN))), "y"),
-    "enhanced": (shuffled_frames, "z"),
+    "enhanced": (descending_frames, "z"),
 }
 
 

@@ -213,11 +213,11 @@ def kinds(volumes: list[Volume]) -> list[str]:
 
 
 def proposal(root: Path, volumes: list[Volume]) -> list[str]:
-    """Blocks `dataset`, `channels` and `regions` of a configuration, as YAML to paste; what the rules leave open is a comment."""
+    """Blocks of a configuration as YAML to paste; what the rules leave open is a comment. The last ones undo the demo's own."""
     lines = yaml.safe_dump({"dataset": {"layout": "dicom", "path": str(root)}}, sort_keys=False).splitlines()
     lines.append("channels:")
     for channel in survey_cases.proposed_channels(volumes):
         text = yaml.safe_dump(channel, sort_keys=False, default_flow_style=True, width=10**6).strip()
         counts = survey_cases.fitting(volumes, channel["match"])
         lines.append(f"  - {text}  # {counts['one']} studies have one such volume, {counts['several']} have several")
-    return [*lines, "regions: []"]
+    return [*lines, "regions: []", 'evaluate: {picture_channel: ""}']

@@ -164,17 +164,20 @@ def _without_padding(array: np.ndarray, padding: np.ndarray, rule: str, correcti
     return array
 
 
-def upright(array: np.ndarray, affine: np.ndarray, drift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def upright(array: np.ndarray, affine: np.ndarray, drift: np.ndarray, source: str) -> tuple[np.ndarray, np.ndarray]:
     """A gantry-tilted stack on an upright grid that holds all of it: each slice shifted in its plane by linear interpolation.
 
     array : (column, row, slice); affine : (4, 4), RAS+, mm, third axis along the normal, origin of the first slice; drift : (3,) mm, LPS,
-    from each slice to the next, across the normal. Outside lies the lowest value. Integers stay integers, rounded.
+    from each slice to the next, across the normal. Outside lies the lowest value. Integers stay integers, rounded. source : begins a
+    message. Raises RejectedCase when the grid would not fit the memory that this process may use.
     """
     ras = np.array([-drift[0], -drift[1], drift[2]])
     shifts = [float(ras @ affine[:3, axis] / (affine[:3, axis] @ affine[:3, axis])) for axis in (0, 1)]  # voxels per slice
     ends = [shift * (array.shape[2] - 1) for shift in shifts]
     starts = [math.floor(min(0.0, end)) for end in ends]
     size = [array.shape[axis] + math.ceil(max(0.0, ends[axis])) - starts[axis] for axis in (0, 1)]
+    if MEMORY_COPIES * math.prod(size) * array.shape[2] * array.itemsize > numa.granted_bytes():
+        raise RejectedCase(f"{source}: an upright grid of {size[0]} x {size[1]} x {array.shape[2]} voxels, more than memory holds; correct the tilt")
     low = array.min()
     result = np.full((*size, array.shape[2]), low, array.dtype, order="F")
     for number in range(array.shape[2]):

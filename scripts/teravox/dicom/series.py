@@ -82,20 +82,24 @@ def _read(stack: Stack, source: Path, options: dict[str, Any], accounts: list[Ac
         scratch = Path(name)
         headers = list({id(frame.header): frame.header for frame in ordered}.values())
         files = sources.plain_files(headers, scratch)
-        raw = pixels.stored(ordered, files, component)
-        if grid is None:
-            raw, affine = _untiled(ordered[0], files[ordered[0].header.path], raw[0])
-            grid = Grid([ordered[0]] * len(raw), affine, np.zeros(3), [])
-        voxels = pixels.values(grid.frames, raw, str(source), options)
-        plain = {path: header.path for path, header in files.items()}
-        opinion = witness.second_opinion(grid, plain, voxels.plain, component, scratch)
+        conversion = witness.start([files[header.path].path for header in headers], scratch)
+        try:
+            raw = pixels.stored(ordered, files, component)
+            if grid is None:
+                raw, affine = _untiled(ordered[0], files[ordered[0].header.path], raw[0])
+                grid = Grid([ordered[0]] * len(raw), affine, np.zeros(3), [])
+            checks.check_affine(source, grid.affine)
+            voxels = pixels.values(grid.frames, raw, str(source), options)
+            opinion = witness.second_opinion(grid, conversion, voxels.plain, component)
+        finally:
+            witness.stop(conversion)
     if opinion.elsewhere:
         raise RejectedCase(f"{source}: dcm2niix reads the same voxels but places them elsewhere than the headers do; damaged or unsupported")
     if not opinion.by:
         raise RejectedCase(f"{source}: neither dcm2niix nor GDCM reads the voxels that its headers and pixels give; damaged or unsupported")
     array, affine = voxels.values, grid.affine
     if grid.drift.any():
-        array, affine = pixels.upright(array, affine, grid.drift)
+        array, affine = pixels.upright(array, affine, grid.drift, str(source))
         corrections.append(f"gantry tilt: each slice shifted by {float(np.linalg.norm(grid.drift)):.4f} mm against the one before it")
     notes += grid.notes + voxels.notes
     if opinion.by != "dcm2niix":

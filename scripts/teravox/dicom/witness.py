@@ -1,7 +1,7 @@
 """A second opinion: dcm2niix converts the same files, and its voxels and grid must be ours; where it gives none, GDCM's voxels."""
 
+import contextlib
 import dataclasses
-import functools
 import itertools
 import resource
 import subprocess
@@ -12,6 +12,8 @@ import dcm2niix
 import nibabel as nib
 import numpy as np
 import SimpleITK as sitk
+from nibabel.filebasedimages import ImageFileError
+from nibabel.spatialimages import HeaderDataError
 
 from teravox import geometry
 from teravox.dicom import decoders
@@ -19,7 +21,7 @@ from teravox.dicom.stacks import GAP_ATOL_MM, GAP_RTOL, Grid
 
 VALUE_RTOL = 1e-6  # of a value and of its intercept: dcm2niix keeps slope, intercept and scaled values as float32
 GRID_ATOL_VOXELS = 1e-2  # dcm2niix writes float32, and takes the step from two slices
-SECONDS, SECONDS_PER_MB = 20, 0.5  # the converter's time: far more than it needs, so that a hostile file cannot hang it
+SECONDS, SECONDS_PER_MB = 20, 2  # the converter's time: far more than it needs, so that a hostile file cannot hang it
 # -p n: Philips values by the standard's rescaling, as every other vendor's, not by private attributes.
 ARGUMENTS = ("-b", "n", "-z", "n", "-p", "n", "-f", "volume_%s_%e_%t")
 
@@ -36,11 +38,19 @@ class Opinion:
     elsewhere: bool = False
 
 
-def converted(files: Sequence[Path], scratch: Path) -> tuple[list[Path], int]:
-    """What dcm2niix makes of some DICOM files, and how many warnings it gave; nothing when it fails.
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """A running dcm2niix. seconds : that it may take; scratch : holds its input, its output and what it says."""
 
-    files : plain files; scratch : an empty folder. The converter sees these files and no others, under names that say nothing, with
-    bounded time, memory and output.
+    process: subprocess.Popen[bytes]
+    seconds: float
+    scratch: Path
+
+
+def start(files: Sequence[Path], scratch: Path) -> Conversion:
+    """Start dcm2niix on some DICOM files, with bounded memory and output: it works while others decode the same files.
+
+    files : plain files; scratch : an empty folder. The converter sees these files and no others, under names that say nothing.
     """
     series, made = scratch / "series", scratch / "made"
     series.mkdir()
@@ -56,13 +66,26 @@ def converted(files: Sequence[Path], scratch: Path) -> tuple[list[Path], int]:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
     command = [dcm2niix.bin, *ARGUMENTS, "-o", str(made), str(series)]
+    with (scratch / "said").open("wb") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=limit)
+    return Conversion(process, SECONDS + SECONDS_PER_MB * megabytes, scratch)
+
+
+def stop(conversion: Conversion) -> None:
+    """End a conversion that nobody waits for any more."""
+    conversion.process.kill()
+    conversion.process.wait()
+
+
+def finish(conversion: Conversion) -> tuple[list[Path], int]:
+    """What dcm2niix made, and how many warnings it gave; nothing when it takes too long."""
     try:
-        result = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=SECONDS + SECONDS_PER_MB * megabytes, preexec_fn=limit
-        )
+        conversion.process.wait(conversion.seconds)
     except subprocess.TimeoutExpired:
+        stop(conversion)
         return [], 0
-    return sorted(made.glob("*.nii")), sum(line.startswith("Warning") for line in result.stdout.splitlines())
+    said = (conversion.scratch / "said").read_bytes().splitlines()
+    return sorted((conversion.scratch / "made").glob("*.nii")), sum(line.startswith(b"Warning") for line in said)
 
 
 def version() -> str:
@@ -71,44 +94,55 @@ def version() -> str:
     return text.strip().splitlines()[-1] if text.strip() else "unknown"
 
 
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One of dcm2niix's volumes: stored values (x, y, z), their scaling, and the affine (4, 4), RAS+, mm."""
+
+    stored: np.ndarray
+    slope: float
+    intercept: float
+    affine: np.ndarray
+
+
 def agrees(made: Sequence[Path], array: np.ndarray, affine: np.ndarray, component: int | None, offset: float = 0.0) -> bool:
     """Whether one of dcm2niix's volumes has our voxels on our grid, whatever the order and direction of its axes.
 
     array : (x, y, z); affine : (4, 4), RAS+, mm; component : of a colour image; offset : largest intercept of its rescaling.
     """
-    return any(_same(candidate, grid, array, affine, offset) for candidate, grid in _volumes(made, component))
+    return any(_same(candidate, array, affine, offset) for candidate in _candidates(made, component))
 
 
 def elsewhere(made: Sequence[Path], array: np.ndarray, component: int | None, offset: float = 0.0) -> bool:
     """Whether one of dcm2niix's volumes has our voxels in our order, but for whole axes reversed, on whatever grid."""
     turns = list(itertools.product((slice(None), slice(None, None, -1)), repeat=3))
-    volumes = (candidate for candidate, _ in _volumes(made, component) if candidate.shape == array.shape)
-    return any(same_values(candidate[turn], array, offset) for candidate in volumes for turn in turns)
+    found = (candidate for candidate in _candidates(made, component) if candidate.stored.shape == array.shape)
+    return any(same_values(item.stored[turn], array, offset, item.slope, item.intercept) for item in found for turn in turns)
 
 
-def _volumes(made: Sequence[Path], component: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _candidates(made: Sequence[Path], component: int | None) -> Iterator[Candidate]:
     for path in made:
-        image = nib.load(path)
-        proxy = image.dataobj
-        if image.get_data_dtype().fields is not None:
-            if component is not None and len(image.shape) == 3:
-                yield np.asarray(proxy)["RGB"[component]], image.affine
-        elif component is None and len(image.shape) in {3, 4}:
-            for number in range(image.shape[3] if len(image.shape) == 4 else 1):
+        with contextlib.suppress(OSError, ValueError, ImageFileError, HeaderDataError):  # hostile numbers give files that cannot be read
+            image = nib.load(path)
+            proxy = image.dataobj
+            if image.get_data_dtype().fields is not None:
+                if component is not None and len(image.shape) == 3:
+                    yield Candidate(np.asarray(proxy)["RGB"[component]], 1.0, 0.0, image.affine)
+            elif component is None and len(image.shape) in {3, 4}:
                 raw = proxy.get_unscaled()
-                volume = raw[..., number] if raw.ndim == 4 else raw
-                if (proxy.slope, proxy.inter) != (1, 0):
-                    volume = volume * np.float64(proxy.slope) + np.float64(proxy.inter)
-                yield volume, image.affine
+                for number in range(raw.shape[3] if raw.ndim == 4 else 1):
+                    yield Candidate(raw[..., number] if raw.ndim == 4 else raw, float(proxy.slope), float(proxy.inter), image.affine)
 
 
-def _same(theirs: np.ndarray, grid: np.ndarray, ours: np.ndarray, affine: np.ndarray, offset: float) -> bool:
+def _same(candidate: Candidate, ours: np.ndarray, affine: np.ndarray, offset: float) -> bool:
+    grid = candidate.affine
+    if not np.isfinite(grid).all() or not np.linalg.det(grid):
+        return False
     index = np.linalg.inv(grid) @ affine  # from our index to theirs: a signed permutation, but for rounding
     turn = np.rint(index[:3, :3])
     if not np.array_equal(np.abs(turn).sum(axis=0), np.ones(3)) or not np.array_equal(np.abs(turn).sum(axis=1), np.ones(3)):
         return False
     axes = [int(np.argmax(np.abs(turn[:, axis]))) for axis in range(3)]  # our axis -> theirs
-    turned = theirs.transpose(axes)
+    turned = candidate.stored.transpose(axes)
     if turned.shape != ours.shape:
         return False
     corners = np.array(np.meshgrid(*[[0, n - 1] for n in ours.shape], indexing="ij")).reshape(3, -1)
@@ -123,15 +157,24 @@ def _same(theirs: np.ndarray, grid: np.ndarray, ours: np.ndarray, affine: np.nda
     if min(first.max(), last.max()) > GRID_ATOL_VOXELS or (off.max(axis=1) > drift).any():
         return False
     flips = tuple(slice(None, None, -1) if turn[axes[axis], axis] < 0 else slice(None) for axis in range(3))
-    return same_values(turned[flips], ours, offset)
+    return same_values(turned[flips], ours, offset, candidate.slope, candidate.intercept)
 
 
-def same_values(theirs: np.ndarray, ours: np.ndarray, offset: float = 0.0) -> bool:
-    """Equal but for float32 rounding, plane by plane along the last axis. offset : largest intercept of the rescaling."""
-    if theirs.dtype.kind in "iu" and ours.dtype.kind in "iu":
-        return all(np.array_equal(theirs[..., number], ours[..., number]) for number in range(ours.shape[-1]))
-    near = functools.partial(np.allclose, rtol=VALUE_RTOL, atol=VALUE_RTOL * offset)
-    return all(near(theirs[..., number], ours[..., number].astype(np.float64)) for number in range(ours.shape[-1]))
+def same_values(theirs: np.ndarray, ours: np.ndarray, offset: float = 0.0, slope: float = 1.0, intercept: float = 0.0) -> bool:
+    """theirs * slope + intercept equal to ours but for float32 rounding, integers exactly; plane by plane along the last axis.
+
+    offset : largest intercept of our own rescaling.
+    """
+    whole = theirs.dtype.kind in "iu" and ours.dtype.kind in "iu" and slope == 1 and intercept == round(intercept)
+    for number in range(ours.shape[-1]):
+        plane, other = ours[..., number], theirs[..., number]
+        if whole:
+            same = np.array_equal(other.astype(np.int64) + int(intercept) if intercept else other, plane)
+        else:
+            same = np.allclose(other * np.float64(slope) + np.float64(intercept), plane.astype(np.float64), VALUE_RTOL, VALUE_RTOL * offset)
+        if not same:
+            return False
+    return True
 
 
 def gdcm_agrees(grid: Grid, files: dict[Path, Path], array: np.ndarray, offset: float = 0.0) -> bool:
@@ -183,13 +226,14 @@ def _same_place(image: sitk.Image, plane: int, grid: Grid, number: int) -> bool:
     return plane > 0 or off <= GRID_ATOL_VOXELS * size.min() + rounding
 
 
-def second_opinion(grid: Grid, files: dict[Path, Path], array: np.ndarray, component: int | None, scratch: Path) -> Opinion:
-    """Who else reads a stack as we do. files : for each source file a plain one that can be read; array : (column, row, slice), rescaled."""
-    made, warned = converted(list(dict.fromkeys(files[frame.header.path] for frame in grid.frames)), scratch)
+def second_opinion(grid: Grid, conversion: Conversion, array: np.ndarray, component: int | None) -> Opinion:
+    """Who else reads a stack as we do. conversion : of the files of its frames, in their order; array : (column, row, slice), rescaled."""
+    made, warned = finish(conversion)
     offset = max(abs(frame.intercept) for frame in grid.frames)
     if agrees(made, array, grid.affine, component, offset):
         return Opinion("dcm2niix", warned)
     if not grid.drift.any() and elsewhere(made, array, component, offset):  # of a tilt dcm2niix makes what it sees fit
         return Opinion("", warned, True)
-    names = {path: scratch / "series" / f"{number}.dcm" for number, path in enumerate(dict.fromkeys(frame.header.path for frame in grid.frames))}
+    paths = dict.fromkeys(frame.header.path for frame in grid.frames)
+    names = {path: conversion.scratch / "series" / f"{number}.dcm" for number, path in enumerate(paths)}
     return Opinion("GDCM" if component is None and gdcm_agrees(grid, names, array, offset) else "", warned)
