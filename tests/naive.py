@@ -68,9 +68,11 @@ def series_of(paths: list[Path]) -> set[str]:
 
 
 def _groups(data: pydicom.Dataset, number: int) -> Iterator[pydicom.Dataset]:
-    """Where to look for an attribute of a frame, the nearest place first."""
-    for holder in [*(data.get("PerFrameFunctionalGroupsSequence") or [])[number : number + 1], *(data.get("SharedFunctionalGroupsSequence") or [])]:
+    """Where to look for an attribute of a frame: in its groups, in those of all frames, in sequences of other names, outside of them."""
+    holders = [*(data.get("PerFrameFunctionalGroupsSequence") or [])[number : number + 1], *(data.get("SharedFunctionalGroupsSequence") or [])]
+    for holder in holders:
         yield from (holder[f"{name}Sequence"].value[0] for name in GROUPS if holder.get(f"{name}Sequence"))
+    for holder in holders:
         yield from (element.value[0] for element in holder if element.VR == "SQ" and element.value)
     yield data
 
@@ -115,14 +117,14 @@ def mosaic(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
 
 def nifti(header: Path, voxels: Path, volume: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """A NIfTI file or pair by nibabel, in mm."""
-    data = unpacked(header)
+    data, content = (unpacked(path) if path.name.endswith(".gz") else path.read_bytes() for path in (header, voxels))
     size = 348 if b"\x5c" in data[:4] else 540
     data = data[:size] + bytes(4) + data[size + 4 :]  # without extensions, which change no voxel
     single, pair = (nib.Nifti1Image, Nifti1Pair) if size == 348 else (nib.Nifti2Image, Nifti2Pair)
     if header == voxels:
         image = single.from_bytes(data)
     else:
-        image = pair.from_file_map({"header": FileHolder(fileobj=io.BytesIO(data)), "image": FileHolder(fileobj=io.BytesIO(unpacked(voxels)))})
+        image = pair.from_file_map({"header": FileHolder(fileobj=io.BytesIO(data)), "image": FileHolder(fileobj=io.BytesIO(content))})
     array = np.asarray(image.dataobj, np.float64)
     array = array.reshape(array.shape[:4] if volume is not None else array.shape[:3])
     affine = image.affine.copy()

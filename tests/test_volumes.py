@@ -522,3 +522,11 @@ def test_line_ends_of_a_nifti_2_header(tmp_path: Path, end: bytes, right: bool) 
         np.testing.assert_array_equal(volumes.read_volume_file(path).array, VALUES)
     else:
         rejected(path, "the end of its NIfTI magic")
+
+
+def test_a_field_that_nrrd_does_not_have(tmp_path: Path) -> None:
+    """It may be a damaged one that matters; free text stands under ':='."""
+    rejected(nrrd(tmp_path / "x.nrrd", f"{NRRD_FIELDS}\nspacings: 1 2 3\nspace orihin: (1,2,3)"), "none of the NRRD format's")
+    every = 'content: x\nold min: 0\noldmax: 1\nmin: 0\nsample units: HU\ncenters: cell cell cell\nlabels: "x" "y" "z"\nDOE:=JOHN'
+    volume = volumes.read_volume_file(nrrd(tmp_path / "x.nrrd", f"{NRRD_FIELDS}\nspacings: 1 2 3\n{every}"))
+    np.testing.assert_array_equal(volume.array, VALUES)

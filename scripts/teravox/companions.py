@@ -11,6 +11,12 @@ from teravox.errors import RejectedCase
 
 HEADER_BYTES = 1 << 20  # longest text header read: real ones stay below a tenth of it
 TEXT_ENDINGS = (".mha", ".mhd", ".nrrd", ".nhdr")
+# Field identifiers of the NRRD format, in any of its spellings; teem.sourceforge.net/nrrd/format.html, sections 4 and 5.
+NRRD_KEYS = {
+    *("dimension", "type", "blocksize", "encoding", "endian", "content", "oldmin", "oldmax", "min", "max", "datafile", "lineskip", "byteskip"),
+    *("number", "sampleunits", "sizes", "spacings", "thicknesses", "axismins", "axismaxs", "centers", "centerings", "labels", "units", "kinds"),
+    *("space", "spacedimension", "spaceunits", "spaceorigin", "spacedirections", "measurementframe"),
+}
 META_LINE = re.compile(r"\s*([^=:]+?)\s*[=:]\s*(.*)", re.DOTALL)  # MetaIO takes both separators
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")  # readers differ in what they make of them
 META_LOCAL = ("LOCAL", "Local", "local")  # the spellings MetaIO knows; any other is a file's name
@@ -81,6 +87,8 @@ def text_header(path: Path) -> TextHeader:
         if not match:
             raise RejectedCase(f"{path}: a line of its header has no key and value; damaged file")
         key = "".join(match[1].lower().split())
+        if nrrd and key not in NRRD_KEYS:
+            raise RejectedCase(f"{path}: a field of its header is none of the NRRD format's; damaged file, or free text that needs ':='")
         if key in fields:
             raise RejectedCase(f"{path}: '{key[:40]}' stands twice in its header, expected it once")
         fields[key] = match[2].strip()
