@@ -408,7 +408,7 @@ def test_rejected_case_stops_or_is_excluded(workspace: Workspace, edited: list[t
     path = workspace.root / "data" / "tiny" / "case06" / "flair.nii.gz"
     change(path, path.read_bytes()[: path.stat().st_size // 2], edited)
     text = workspace.snakemake("--cores", "2", check=False)
-    reason = "data/tiny/case06/flair.nii.gz: damaged gzip file"
+    reason = "data/tiny/case06/flair.nii.gz: damaged compressed file"
     assert f"rejected: {reason}" in text and "Traceback" not in text.split("Logfile", 1)[1]
     case = json.loads((workspace.results / "ingest" / "case06" / "case.json").read_text())
     assert case["verdict"] == "rejected" and case["reason"].startswith(reason)
@@ -416,7 +416,7 @@ def test_rejected_case_stops_or_is_excluded(workspace: Workspace, edited: list[t
 
     workspace.snakemake("--cores", "2", "ingest_report")  # although on_rejected is stop
     page = (workspace.results / "ingest" / "report.html").read_text()
-    assert "1 of 6 cases rejected: the run stops" in page and reason in page and "<td>damaged gzip file</td>" in page
+    assert "1 of 6 cases rejected: the run stops" in page and reason in page and "<td>damaged compressed file</td>" in page
     assert page.count("data:image/png;base64,") == 5 * 4
     rows = list(csv.DictReader((workspace.results / "ingest" / "verdicts.tsv").open(), delimiter="\t"))
     assert len(rows) == 6 * 5 and {row["case_verdict"] for row in rows if row["case"] == "case06"} == {"rejected"}

@@ -4,8 +4,9 @@
     python tests/benchmarks/ingest.py --full   also JPEG 2000 and gzipped files, and a survey of 100,000
 
 Ingestion is everything that is done for a DICOM channel: hashes of the files, every header, own decoding, dcm2niix's conversion and the
-comparison with it, statistics, and the compressed volume. dcm2niix converts and compresses, to a gzip file of the same size. Both run by turns on the same files in processes of their own; imports are not counted. The last two lines are JSON:
-worst median ratio, and seconds of the survey; exit status 1 when one misses its target.
+comparison with it, statistics, and the compressed volume. dcm2niix converts and compresses, to a gzip file of the same size. Both run
+by turns on the same files in processes of their own; imports are not counted. The last two lines are JSON: worst median ratio, and
+seconds of the survey; exit status 1 when one misses its target.
 """
 
 import argparse
