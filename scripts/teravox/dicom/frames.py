@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pydicom
 from pydicom.datadict import tag_for_keyword
+from pydicom.tag import BaseTag
 
 from teravox.errors import RejectedCase
 
@@ -180,7 +181,7 @@ def _found(places: Index, source: str | tuple[str, int]) -> Any:
         creator = places[tag].get(tag & 0xFFFF0000 | 0x10)
         if creator is None or str(creator.value).strip() != source[0]:
             return None
-    return places[tag][tag].value
+    return places[tag][BaseTag(tag)].value  # of its own kind: pydicom takes its time to make a tag of a number
 
 
 def _value(places: Index, name: str) -> Any:
