@@ -113,6 +113,23 @@ def test_compressed_frames_say_what_the_header_says(tmp_path: Path, syntax: Any,
     rejected(folder, "no end marker" if fault == "cut" else "expected 32 x 40")
 
 
+@pytest.mark.parametrize("signed", [0, 1])
+@pytest.mark.parametrize("syntax", [JPEG2000Lossless, JPEGLSLossless])
+def test_coded_values_of_more_bits_than_stored(tmp_path: Path, syntax: Any, signed: int) -> None:
+    """Cut to BitsStored they would be noise; within it they stay, with or without their sign above it."""
+
+    def declare(datasets: list[pydicom.Dataset]) -> None:
+        for data in datasets:
+            data.BitsStored, data.HighBit = 12, 11
+
+    whole = set_all(PixelRepresentation=signed)
+    small = np.clip(LARGE, -2048 if signed else 0, 2047).astype(np.int16)
+    volume = read(series(tmp_path / "right", whole, compress(syntax), declare, stored=small))
+    np.testing.assert_array_equal(volume.array, small.transpose(2, 1, 0))
+    small[2, 3, 4] = 5000
+    rejected(series(tmp_path / "wrong", whole, compress(syntax), declare, stored=small), "2.dcm", "more than 12 bits")
+
+
 @pytest.mark.parametrize("place", [64, 70])
 def test_rle_that_unpacks_to_too_much(tmp_path: Path, place: int) -> None:
     """The plug-in panics, which is no Exception."""

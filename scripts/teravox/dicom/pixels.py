@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
+from pydicom.uid import (
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    JPEG2000TransferSyntaxes,
+    JPEGLSTransferSyntaxes,
+    JPEGTransferSyntaxes,
+)
 
 from teravox import numa
 from teravox.dicom import decoders
@@ -18,6 +24,7 @@ from teravox.errors import RejectedCase
 CALIBRATED = {"CT", "PT"}  # modalities whose rescaled values have a unit, whatever MONOCHROME1 says about their display
 PADDING_GAP = 0.01  # of the range of all other values: padding nearer to them than this is as good as background, and is left
 MEMORY_COPIES = 4  # of the voxels alive at once while a series is read: stored, rescaled, compared, written
+CODED = {*JPEGTransferSyntaxes, *JPEGLSTransferSyntaxes, *JPEG2000TransferSyntaxes}  # samples have a precision, and no overlay's bits beside them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +64,7 @@ def stored(frames: Sequence[Frame], files: dict[Path, Header], component: int | 
     dtype = np.dtype(f"{'i' if constant['PixelRepresentation'] else 'u'}{int(constant['BitsAllocated']) // 8}")
     result = np.empty((len(frames), *shape), dtype)
     decoded: tuple[Path | None, np.ndarray] = None, np.empty(0)
+    spare = int(constant["BitsAllocated"]) - int(constant["BitsStored"])
     for index, frame in enumerate(frames):
         header = files[frame.header.path]
         if header.syntax in {ImplicitVRLittleEndian, ExplicitVRLittleEndian} and component is None:
@@ -67,11 +75,11 @@ def stored(frames: Sequence[Frame], files: dict[Path, Header], component: int | 
             if decoded[0] != header.path:
                 decoded = header.path, decoders.decoded(header, frame.header.path)
             plane = decoded[1][frame.number, :, :, component or 0]
-        result[index] = plane.astype(dtype, copy=False)
-    spare = int(constant["BitsAllocated"]) - int(constant["BitsStored"])
-    if spare:
-        result <<= spare
-        result >>= spare
+        plane = plane.astype(dtype, copy=False)
+        result[index] = (plane << spare) >> spare if spare else plane
+        kept = result[index] & (2 ** int(constant["BitsStored"]) - 1) if spare else plane
+        if header.syntax in CODED and not (np.array_equal(plane, result[index]) or np.array_equal(plane, kept)):
+            raise RejectedCase(f"{frame.place}: decoded values need more than {constant['BitsStored']} bits (BitsStored), expected at most; damaged")
     return result
 
 
