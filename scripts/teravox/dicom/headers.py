@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pydicom
+from pydicom.tag import Tag
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian
 
 from teravox.dicom.frames import TAGS, Frame, frames_of, plain
@@ -42,9 +43,12 @@ ONCE = (
     "ImagesInAcquisition",
 )
 NAME_TEXT = 64  # longest name of a structure kept (LO, PS3.5 section 6.2)
-_TAGS = [
-    *(*TAGS, *ONCE, "SOPInstanceUID", "InstanceNumber", "HighBit", "ModalityLUTSequence", "ReferencedSeriesSequence"),
-    *("ReferencedFrameOfReferenceSequence", "SegmentSequence", "StructureSetROISequence"),
+_TAGS: list[Any] = [  # as tags, which pydicom takes as they are; it would look up each name for each file
+    Tag(name)
+    for name in (
+        *(*TAGS, *ONCE, "SOPInstanceUID", "InstanceNumber", "HighBit", "ModalityLUTSequence", "ReferencedSeriesSequence"),
+        *("ReferencedFrameOfReferenceSequence", "SegmentSequence", "StructureSetROISequence"),
+    )
 ]
 
 

@@ -40,35 +40,43 @@ class Opinion:
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """A running dcm2niix. seconds : that it may take; scratch : holds its input, its output and what it says."""
+    """A running dcm2niix. seconds : that it may take; scratch : holds its output and what it says; files : what it reads."""
 
     process: subprocess.Popen[bytes]
     seconds: float
     scratch: Path
+    files: Sequence[Path]
 
 
 def start(files: Sequence[Path], scratch: Path) -> Conversion:
     """Start dcm2niix on some DICOM files, with bounded memory and output: it works while others decode the same files.
 
-    files : plain files; scratch : an empty folder. The converter sees these files and no others, under names that say nothing.
+    files : plain files; scratch : an empty folder. The converter sees these files and no others: their folder when it holds nothing else,
+    or links to them, which cost a third of a millisecond each.
     """
-    series, made = scratch / "series", scratch / "made"
-    series.mkdir()
+    made = scratch / "made"
     made.mkdir()
-    megabytes = 0.0
-    for number, path in enumerate(files):
-        (series / f"{number}.dcm").symlink_to(path.absolute())
-        megabytes += path.stat().st_size / 1e6
+    megabytes = sum(path.stat().st_size for path in files) / 1e6
     size = int(64e6 + 64e6 * megabytes)  # a decompressed file is at most some 60 times larger than a compressed one
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
+    alone = len({path.parent for path in files}) == 1 and sorted(files[0].parent.iterdir()) == sorted(files)
+    series = files[0].parent.absolute() if alone else links(files, scratch)
     command = [dcm2niix.bin, *ARGUMENTS, "-o", str(made), str(series)]
     with (scratch / "said").open("wb") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=limit)
-    return Conversion(process, SECONDS + SECONDS_PER_MB * megabytes, scratch)
+        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    with contextlib.suppress(ProcessLookupError):  # it is done already
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, size))
+        resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
+    return Conversion(process, SECONDS + SECONDS_PER_MB * megabytes, scratch, files)
+
+
+def links(files: Sequence[Path], scratch: Path) -> Path:
+    """A folder with a link to each file, named by its number: names from outside need not be UTF-8."""
+    series = scratch / "series"
+    if not series.exists():
+        series.mkdir()
+        for number, path in enumerate(files):
+            (series / f"{number}.dcm").symlink_to(path.absolute())
+    return series
 
 
 def stop(conversion: Conversion) -> None:
@@ -234,6 +242,6 @@ def second_opinion(grid: Grid, conversion: Conversion, array: np.ndarray, compon
         return Opinion("dcm2niix", warned)
     if not grid.drift.any() and elsewhere(made, array, component, offset):  # of a tilt dcm2niix makes what it sees fit
         return Opinion("", warned, True)
-    paths = dict.fromkeys(frame.header.path for frame in grid.frames)
-    names = {path: conversion.scratch / "series" / f"{number}.dcm" for number, path in enumerate(paths)}
+    series = links(conversion.files, conversion.scratch)
+    names = {path: series / f"{number}.dcm" for number, path in enumerate(dict.fromkeys(frame.header.path for frame in grid.frames))}
     return Opinion("GDCM" if component is None and gdcm_agrees(grid, names, array, offset) else "", warned)
