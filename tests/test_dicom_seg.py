@@ -535,6 +535,13 @@ def test_pixels_of_another_meaning_are_refused(tmp_path: Path, source: list[pydi
         refused(tmp_path, data, "PhotometricInterpretation is none of a segmentation's")
 
 
+@pytest.mark.parametrize("stored", [None, 0, 9])
+def test_bits_that_cannot_be(tmp_path: Path, source: list[pydicom.Dataset], stored: int | None) -> None:
+    data = builders.segmentation(source, random_mask(1), ["a"], "LABELMAP")
+    data.BitsStored = stored
+    refused(tmp_path, data, "BitsStored is missing or not within")
+
+
 @pytest.mark.parametrize("syntax", [JPEG2000Lossless, JPEGLSLossless])
 def test_a_compressed_frame_that_ends_early(tmp_path: Path, large: list[pydicom.Dataset], syntax: str) -> None:
     data = builders.segmentation(large, random_mask(2, shape=LARGE), ["a", "b"], "LABELMAP")

@@ -530,3 +530,11 @@ def test_a_field_that_nrrd_does_not_have(tmp_path: Path) -> None:
     every = 'content: x\nold min: 0\noldmax: 1\nmin: 0\nsample units: HU\ncenters: cell cell cell\nlabels: "x" "y" "z"\nDOE:=JOHN'
     volume = volumes.read_volume_file(nrrd(tmp_path / "x.nrrd", f"{NRRD_FIELDS}\nspacings: 1 2 3\n{every}"))
     np.testing.assert_array_equal(volume.array, VALUES)
+
+
+@pytest.mark.parametrize("key", ["elementSpacing", "Element Spacing", "ELEMENTSPACING"])
+def test_a_key_that_metaio_does_not_know(tmp_path: Path, key: str) -> None:
+    """It would take 1 mm for the voxels' edges."""
+    path = mha(tmp_path / "x.mha", f"{MHA_FIELDS}\n{key} = 4 5 6")
+    assert sitk.ReadImage(str(path)).GetSpacing() == (1, 1, 1)
+    rejected(path, "'ElementSpacing' of its header is spelled otherwise")

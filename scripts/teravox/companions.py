@@ -19,6 +19,12 @@ NRRD_KEYS = {
 }
 META_LINE = re.compile(r"\s*([^=:]+?)\s*[=:]\s*(.*)", re.DOTALL)  # MetaIO takes both separators
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")  # readers differ in what they make of them
+META_KEYS = (  # of what is read here; MetaIO passes over any other spelling, as over a key of somebody's own
+    *("NDims", "DimSize", "ElementSpacing", "ElementType", "ElementNumberOfChannels", "ElementDataFile", "HeaderSize", "DistanceUnits", "Offset"),
+    *("Origin", "Position", "TransformMatrix", "Rotation", "Orientation", "BinaryData", "BinaryDataByteOrderMSB", "ElementByteOrderMSB"),
+    *("CompressedData", "CompressedDataSize", "ElementToIntensityFunctionSlope", "ElementToIntensityFunctionOffset"),
+)
+META_SPELLING = {key.lower(): key for key in META_KEYS}
 META_LOCAL = ("LOCAL", "Local", "local")  # the spellings MetaIO knows; any other is a file's name
 
 
@@ -89,6 +95,8 @@ def text_header(path: Path) -> TextHeader:
         key = "".join(match[1].lower().split())
         if nrrd and key not in NRRD_KEYS:
             raise RejectedCase(f"{path}: a field of its header is none of the NRRD format's; damaged file, or free text that needs ':='")
+        if not nrrd and match[1] != META_SPELLING.get(key, match[1]):
+            raise RejectedCase(f"{path}: '{META_SPELLING[key]}' of its header is spelled otherwise, which readers pass over; damaged file")
         if key in fields:
             raise RejectedCase(f"{path}: '{key[:40]}' stands twice in its header, expected it once")
         fields[key] = match[2].strip()

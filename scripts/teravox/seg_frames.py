@@ -28,6 +28,8 @@ def reader(path: Path, data: pydicom.Dataset, count: int) -> Callable[[int], np.
     rows, columns = int(data.Rows), int(data.Columns)
     if int(data.get("SamplesPerPixel", 1)) != 1 or int(data.get("PixelRepresentation", 0)) != 0 or bits not in (1, 8, 16):
         raise RejectedCase(f"{path}: BitsAllocated is {bits}, expected one unsigned value of 1, 8 or 16 bits per pixel")
+    if not 1 <= int(data.get("BitsStored") or 0) <= bits:
+        raise RejectedCase(f"{path}: BitsStored is missing or not within BitsAllocated ({bits}), expected 1 to {bits}; damaged file")
     if str(data.get("PhotometricInterpretation")) not in PHOTOMETRIC:
         raise RejectedCase(f"{path}: PhotometricInterpretation is none of a segmentation's, expected {' or '.join(PHOTOMETRIC)}")
     size = rows * columns
