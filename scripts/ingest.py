@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from teravox import config as configuration
-from teravox import contained, geometry, hashing, manifest, pseudonyms, statistics, store, survey, survey_cases, survey_files, survey_tables
+from teravox import contained, geometry, manifest, pseudonyms, statistics, store, survey, survey_cases, survey_files, survey_tables
 from teravox import ingest as stage
 from teravox.dicom import witness
 from teravox.errors import RejectedCase, UserError, parse_settings, run_command
@@ -106,12 +106,8 @@ def main(args: argparse.Namespace) -> None:
     else:
         described = {}
         for name, array in case.images.items():
-            artefacts[f"{name}.nii.gz"] = store.write(args.out / f"{name}.nii.gz", array, case.affine)
-            described[name] = {
-                **statistics.describe(array),
-                **described_source(case.read[name]),
-                "voxels": hashing.array_digest(np.asarray(array, np.float32)),
-            }
+            artefacts[f"{name}.nii.gz"], about = stage.keep(args.out / f"{name}.nii.gz", array, case.affine)
+            described[name] = about | described_source(case.read[name])
         artefacts["label.nii.gz"] = store.write(args.out / "label.nii.gz", case.label, case.affine)
         document |= {
             "verdict": verdict([line for read in case.read.values() for line in read.corrections]),

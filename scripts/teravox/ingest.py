@@ -1,5 +1,6 @@
 """A case's sources to canonical volumes on one grid, with a verdict."""
 
+import concurrent.futures
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from teravox import checks, dicom_seg, file_lists, geometry, manifest, rtstruct, statistics, volumes
+from teravox import checks, dicom_seg, file_lists, geometry, hashing, manifest, rtstruct, statistics, store, volumes
 from teravox.dicom import match, series, sources
 from teravox.dicom.headers import is_dicom_file
 from teravox.errors import RejectedCase
@@ -121,6 +122,16 @@ def _segmented(
         return Read("dicom-rtstruct", list(found.notes), list(found.corrections)), found.label
     found = run(dicom_seg.read_segmentation, *arguments, about=label, megabytes=_megabytes(label))
     return Read("dicom-seg", list(found.notes), list(found.corrections)), found.label
+
+
+def keep(path: Path, array: np.ndarray, affine: np.ndarray) -> tuple[str, dict[str, Any]]:
+    """Write an image (x, y, z), affine (4, 4) in RAS+, mm; meanwhile describe it. Returns its content hash, and intensity statistics with a
+    hash of the voxels as float32, which tells the same image from others whatever the type it came in.
+    """
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        written = pool.submit(store.write, path, array, affine)
+        description = statistics.describe(array) | {"voxels": hashing.array_digest(np.asarray(array, np.float32))}
+        return written.result(), description
 
 
 def _megabytes(source: str) -> float:

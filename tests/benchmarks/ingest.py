@@ -77,10 +77,7 @@ def tree(folder: Path, count: int) -> None:
 def ours(folder: Path) -> None:
     """Ingest a series as scripts/ingest.py does for a channel; prints seconds and the size of the volume's file."""
     sys.path.insert(0, str(ROOT / "scripts"))
-    import numpy as np
-
-    from teravox import config, contained, geometry, hashing, ingest, manifest, pseudonyms, store, volumes
-    from teravox import statistics as intensities
+    from teravox import config, contained, geometry, ingest, manifest, pseudonyms, volumes
 
     rules, options = config.defaults("channels[].match"), config.defaults("ingest")
     with tempfile.TemporaryDirectory() as scratch:
@@ -91,9 +88,7 @@ def ours(folder: Path) -> None:
         volume = contained.call(ingest.read_source, folder, rules, options, None, about=str(folder), megabytes=megabytes)
         volumes.check_intensities(volume.array, str(folder))
         array, affine = geometry.to_canonical(volume.array, volume.affine)
-        store.write(out, array, affine)
-        intensities.describe(array)
-        hashing.array_digest(np.asarray(array, np.float32))
+        ingest.keep(out, array, affine)
         seconds = time.perf_counter() - started
         print(json.dumps({"seconds": seconds, "bytes": out.stat().st_size, "checked_by": volume.checked_by}))
 
