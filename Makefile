@@ -22,6 +22,7 @@ lint: setup
 
 bench: setup
 	.venv/bin/python tests/benchmarks/plan_memory.py
+	.venv/bin/python tests/benchmarks/ingest.py
 
 # Needs uv (https://docs.astral.sh/uv); writes no address of an index into the file.
 lock:
