@@ -18,6 +18,11 @@ class RejectedCase(UserError):
     """A case whose data cannot be trusted: the run stops or leaves the case out, as `on_rejected` says."""
 
 
+def one_line(text: str) -> str:
+    """A message that any file can hold: a file's name may have line breaks, or bytes that are not UTF-8."""
+    return " ".join(text.splitlines()).encode("utf-8", "backslashreplace").decode()
+
+
 def parse_settings(text: str) -> dict[str, Any]:
     """The type of a command's --settings: a JSON object. argparse turns the error into one line."""
     try:
