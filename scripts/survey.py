@@ -20,8 +20,12 @@ def main(args: argparse.Namespace) -> None:
         raise UserError(f"{args.folder}: missing or no folder, expected a tree of DICOM files")
     if args.out.resolve().is_relative_to(args.folder.resolve()):
         raise UserError(f"{args.out}: lies in the folder that is surveyed, expected another one")
-    key = pseudonyms.kept_key(args.key)
     config = configuration.load(args.configfile) if args.configfile else None
+    results = Path(config["results"] if config else "results")
+    for path in (args.out, args.key):
+        if path.resolve().is_relative_to(results.resolve()):
+            raise UserError(f"{path}: lies in {results}, which may be given away; expected a private folder, since names of files are written")
+    key = pseudonyms.kept_key(args.key)
     found = survey_tables.scan_with_progress(args.folder, list(survey.tree(args.folder)), args.workers)
     volumes, left = survey.volumes(found, (config or {}).get("ingest") or configuration.defaults("ingest"))
     rules = configuration.defaults("channels[].match")

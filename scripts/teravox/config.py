@@ -168,6 +168,10 @@ def complete(raw: dict[str, Any], source: str = "configuration") -> dict[str, An
             reason = " ".join(str(error).split())
             raise UserError(f"{source}: '{place}' is {pattern!r}, expected a regular expression ({reason})") from None
     unique("channels", "name")
+    for number, channel in enumerate(config["channels"]):
+        times = channel["match"]["echo_time_ms"]
+        if times and times[0] > times[1]:
+            raise UserError(f"{source}: 'channels.{number}.match.echo_time_ms' is {times}, expected the smallest before the largest")
     unique("regions", "name")
     reserved = {"case", "patient", "label", "set", "image"} & {channel["name"] for channel in config["channels"]}
     if reserved:

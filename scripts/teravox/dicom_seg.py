@@ -1,7 +1,7 @@
 """DICOM SEG (PS3.3 sections A.51 and C.8.20): a segmentation onto the grid of its image."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,13 @@ Claims = Callable[[int], Iterator[tuple[int, np.ndarray]]]
 
 
 def read_segmentation(
-    path: Path, shape: tuple[int, int, int], affine: np.ndarray, labels: list[dict[str, Any]], frame_of_reference: str, options: dict[str, Any]
+    path: Path,
+    shape: tuple[int, int, int],
+    affine: np.ndarray,
+    labels: list[dict[str, Any]],
+    frame_of_reference: str,
+    options: dict[str, Any],
+    instances: Collection[str] | None = None,
 ) -> segments.Labelled:
     """A DICOM SEG onto the grid of its image: label values (x, y, z), each frame at its own position.
 
@@ -27,7 +33,7 @@ def read_segmentation(
     expressions the SegmentLabels fit; frame_of_reference : FrameOfReferenceUID of the image, "" when not known; options : the
     configuration's `ingest`, of which `fractional_threshold` and `overlap` are read. A segment that fits no label is refused,
     unless a label has a regular expression, which says that there is a choice: then it is left out and counted in the notes.
-    Raises RejectedCase: no SEG, of another frame of reference, an unknown segment, overlap, another grid, damaged.
+    instances : SOPInstanceUIDs of the image's slices, None when not known. Raises RejectedCase: made on slices that are missing, no SEG, of another frame of reference, an unknown segment, overlap, another grid, damaged.
     """
     with segments.refusing(path, "SEG"):
         data = segments.read_dataset(path)
@@ -36,6 +42,7 @@ def read_segmentation(
             raise RejectedCase(f"{path}: not usable as a DICOM SEG (other SOP class or segmentation type), expected BINARY, FRACTIONAL or LABELMAP")
         if not segments.same_frame(frame_of_reference, data.get("FrameOfReferenceUID")):
             raise RejectedCase(f"{path}: FrameOfReferenceUID is another than the image's, expected a segmentation of this image")
+        _check_references(path, data, instances)
         corrections: list[str] = []
         background, matched, notes = _segments(path, data, kind, labels)
         numbers = _frame_segments(path, data, kind, {*matched, *background})
@@ -58,6 +65,21 @@ def read_segmentation(
                     target[window] |= turn(mask)
             canvas.paint(axis, plane, masks)
         return canvas.finish(path, options["overlap"], corrections, notes)
+
+
+def _check_references(path: Path, data: pydicom.Dataset, instances: Collection[str] | None) -> None:
+    """Raises RejectedCase when some of the instances that a series is referred to by are among the image's, and others are not.
+
+    The others are slices that the image has lost. Where none is, the image is another form of the series, such as one multi-frame file.
+    """
+    for series in data.get("ReferencedSeriesSequence") or []:
+        named = [str(item.get("ReferencedSOPInstanceUID", "")) for item in series.get("ReferencedInstanceSequence") or []]
+        missing = sum(uid not in (instances or ()) for uid in named)
+        if instances and 0 < missing < len(named):
+            raise RejectedCase(
+                f"{path}: broken reference, {missing} of {len(named)} instances that it was made on are not among the image's slices, expected all; "
+                "the image may have lost slices"
+            )
 
 
 def _segments(path: Path, data: pydicom.Dataset, kind: str, labels: list[dict[str, Any]]) -> tuple[set[int], dict[int, int], list[str]]:

@@ -120,7 +120,7 @@ def _segmented(
     if rtstruct.is_structure_set(path):
         found = run(rtstruct.read_structures, *arguments, instances, about=label, megabytes=_megabytes(label))
         return Read("dicom-rtstruct", list(found.notes), list(found.corrections)), found.label
-    found = run(dicom_seg.read_segmentation, *arguments, about=label, megabytes=_megabytes(label))
+    found = run(dicom_seg.read_segmentation, *arguments, instances, about=label, megabytes=_megabytes(label))
     return Read("dicom-seg", list(found.notes), list(found.corrections)), found.label
 
 

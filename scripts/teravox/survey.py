@@ -24,12 +24,12 @@ Key = tuple[str, str]  # StudyInstanceUID and SeriesInstanceUID: some software g
 
 
 class Entry(NamedTuple):
-    """A file of a tree. reason : "" or why it is not opened; size : in bytes; modified : in ns."""
+    """A file of a tree. reason : "" or why it is not opened; size : in bytes; modified : times of content and of rights, in ns."""
 
     path: Path
     reason: str
     size: int
-    modified: int
+    modified: tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,15 +77,15 @@ def tree(root: Path) -> Iterator[Entry]:
             try:
                 status = path.lstat()
             except OSError as error:
-                yield Entry(path, f"not readable ({error.strerror})", 0, 0)
+                yield Entry(path, f"not readable ({error.strerror})", 0, (0, 0))
                 continue
             kind = stat.S_IFMT(status.st_mode)
             if kind == stat.S_IFDIR:
                 continue
             reason = {stat.S_IFREG: "", stat.S_IFLNK: "symbolic link"}.get(kind, "pipe, socket or device")
-            yield Entry(path, reason, status.st_size, status.st_mtime_ns)
+            yield Entry(path, reason, status.st_size, (status.st_mtime_ns, status.st_ctime_ns))
     for refusal in closed:
-        yield Entry(Path(refusal.filename), f"folder that is not readable ({refusal.strerror})", 0, 0)
+        yield Entry(Path(refusal.filename), f"folder that is not readable ({refusal.strerror})", 0, (0, 0))
 
 
 def scan(root: Path, entries: Sequence[Entry], workers: int, progress: Callable[[int], object] = lambda count: None) -> Survey:
@@ -192,6 +192,11 @@ def _fault(key: Key, images: list[Header], lost: list[Other]) -> RejectedCase | 
     if lost:
         return RejectedCase(f"{SERIES}: {len(lost)} damaged file(s) may be slices of it, one is: {lost[0].reason}")
     return None
+
+
+def unreadable(found: Survey) -> list[Other]:
+    """What this user may not read: whole studies can lie there."""
+    return [other for other in found.others if "not readable (" in other.reason]
 
 
 def without_paths(text: str, paths: Sequence[Path]) -> str:

@@ -89,7 +89,8 @@ def cases(found: Survey, volumes: list[Volume], channels: list[dict[str, Any]], 
     labels: dict[str, list[Header]] = {}
     for label in found.labels:
         for uid in label.once["referenced"] or (str(label.once["FrameOfReferenceUID"] or ""),):
-            labels.setdefault(uid, []).append(label)
+            if uid:  # an empty one refers to nothing
+                labels.setdefault(uid, []).append(label)
     rows = []
     for (patient, _), study in by_study(volumes).items():
         stacks = candidates(study)

@@ -39,7 +39,10 @@ try:
     CONFIG = configuration.complete(config)
     CASES = {case.case: case for case in case_table.read_cases(CONFIG)}
     if CONFIG["on_rejected"] == "stop":
-        for problem in case_table.missing_sources(list(CASES.values()), DEMO):
+        problems = case_table.missing_sources(list(CASES.values()), DEMO)
+        for problem in problems[1:]:
+            print(f"error: {problem}", file=sys.stderr)
+        for problem in problems[:1]:
             raise UserError(f"{problem}; mend it, or set on_rejected: exclude")
 except UserError as error:
     sys.exit(f"error: {error}")

@@ -36,6 +36,7 @@ CONSTANT = (
     "ConvolutionKernel",
     "EchoTime",
 )
+RESCALES = "number of RescaleSlope and RescaleIntercept"  # 0 to 2 of them present: a slice that lacks what others have is damaged
 # Differ between the volumes of one series, in the order in which they are tried.
 VOLUME = (
     "b_value",
@@ -143,7 +144,7 @@ def frames_of(header: "Header", data: pydicom.Dataset) -> Iterator[Frame]:
             0.0 if intercept is None else float(intercept),
             None if thickness is None else float(thickness),
             None if step is None else float(step),
-            {name: value(name) for name in CONSTANT},
+            {name: value(name) for name in CONSTANT} | {RESCALES: sum(value(name) is not None for name in ("RescaleSlope", "RescaleIntercept"))},
             {name: value(name) for name in (*VOLUME, *TIMES)} | {"b_value": _number(value("b_value"))},
         )
 

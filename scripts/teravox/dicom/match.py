@@ -25,7 +25,8 @@ def fits(stack: Stack, rules: dict[str, Any]) -> bool:
             continue
         found = attributes[key]
         if key in PATTERNS:
-            if not found_in(asked, found):
+            texts = [found] if key == "image_type" else str(found or "").split("\\")
+            if not any(found_in(asked, text) for text in texts):
                 return False
         elif key == "echo_time_ms":
             if not isinstance(found, int | float) or not asked[0] <= found <= asked[1]:
@@ -87,7 +88,12 @@ def listed(stacks: list[Stack]) -> str:
 def _odd_one(stacks: list[Stack]) -> str:
     """The frame that stands alone beside one volume of its series, if there is one."""
     alone = [stack for stack in stacks if len(stack.frames) == 1]
-    return f"; {alone[0].frames[0].place} stands alone" if len(stacks) == 2 and len(alone) == 1 else ""
+    if len(stacks) != 2 or len(alone) != 1:
+        return ""
+    frame = alone[0].frames[0]
+    lost = (len(frame.position), len(frame.orientation), len(frame.spacing)) != (3, 6, 2)
+    why = ": ImagePositionPatient, ImageOrientationPatient or PixelSpacing is missing" if lost else ""
+    return f"; {frame.place} stands alone{why}"
 
 
 def _what_differs(stacks: list[Stack], otherwise: str = "only their order differs: use volume or prefer") -> str:

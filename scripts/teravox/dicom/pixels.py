@@ -17,7 +17,7 @@ from pydicom.uid import (
 
 from teravox import numa
 from teravox.dicom import decoders
-from teravox.dicom.frames import Frame
+from teravox.dicom.frames import RESCALES, Frame
 from teravox.dicom.headers import Header
 from teravox.errors import RejectedCase
 
@@ -97,6 +97,8 @@ def values(frames: Sequence[Frame], pixels: np.ndarray, source: str, options: di
     result = plain
     if constant["PhotometricInterpretation"] == "MONOCHROME1":
         result = _monochrome1(frames, pixels, plain, source, options["monochrome1"], corrections, notes)
+    if constant["Modality"] == "CT" and not constant[RESCALES]:
+        notes.append("CT without RescaleSlope and RescaleIntercept: values are as stored, which need not be HU")
     if len({(frame.slope, frame.intercept) for frame in frames}) > 1:
         notes.append("each slice has its own rescaling")
     if padding is not None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from teravox import geometry
-from teravox.dicom.frames import CONSTANT, Frame
+from teravox.dicom.frames import CONSTANT, RESCALES, Frame
 from teravox.dicom.parting import in_sequence, parted
 from teravox.errors import RejectedCase
 
@@ -54,7 +54,7 @@ def regular(frames: list[Frame], source: str, tilt: str = "reject") -> Grid:
     before = f"frame {first.number + 1}" if first.header.frame_count > 1 else str(first.header.path)
     for other in frames:
         _check_plane(other)
-        for keyword in CONSTANT:
+        for keyword in (*CONSTANT, RESCALES):
             if other.constant[keyword] != first.constant[keyword]:
                 here, there = (printable(item.constant[keyword]) for item in (other, first))
                 raise RejectedCase(f"{other.place}: {keyword} is {here}, but {there} in {before}; expected one volume")

@@ -35,6 +35,12 @@ def read(config: dict[str, Any]) -> list[Case]:
         rows = None
     if rows is None:
         found = survey_tables.scan_with_progress(root, entries, survey_files.workers())
+        closed, lost = survey.unreadable(found), sum(other.damaged for other in found.others)
+        if closed and config.get("on_rejected", "stop") == "stop":
+            raise UserError(
+                f"{closed[0].path}: {closed[0].reason}, expected a tree that this user may read ({len(closed)} such); "
+                "change the rights, or set on_rejected: exclude to go on without"
+            )
         volumes, left = survey.volumes(found, config["ingest"])
         rows = survey_cases.cases(found, volumes, config["channels"], config["dataset"]["label"], key)
         try:
@@ -43,6 +49,10 @@ def read(config: dict[str, Any]) -> list[Case]:
             raise UserError(f"{out}: not writable ({error.strerror}), expected a folder that can hold the survey of {root}") from None
         verdicts = Counter(volume.verdict for volume in volumes)
         note(f"{root}: {len(volumes)} volumes, {verdicts['rejected']} of them rejected by their headers; see {out}/series.tsv")
+        if lost or closed:
+            note(f"{root}: {lost} damaged files and {len(closed)} that may not be read are in no volume; see {out}/files.tsv")
+        if not rows:
+            raise UserError(f"{root}: no study has a volume that fits a channel's rules, expected one; see {out}/series.tsv, or survey it first")
     return [_case(row, out, f"{root} study {row['case']}") for row in rows]
 
 
