@@ -67,6 +67,10 @@ MISTAKES = [
     (minimal(regions=[{"name": "all", "labels": ["core", "rimm"]}]), "region 'all' unites label 'rimm', expected labels out of core, rim"),
     (minimal(regions=[{"name": "rim", "labels": ["core"]}]), "region 'rim' has the name of a label; choose another"),
     (minimal(regions=[{"name": "a", "labels": ["core"]}] * 2), "'regions' names name 'a' more than once"),
+    (
+        minimal(channels=[{"name": "t1", "match": {"echo_time_ms": [50, 5]}}]),
+        "'channels.0.match.echo_time_ms' is [50, 5], expected the smallest before the largest",
+    ),
     (minimal(train={"folds": [5]}), "'train.folds' names fold 5, expected 0 to 4 (split.folds)"),
     (minimal(evaluate={"picture_channel": "t3"}), "'evaluate.picture_channel' is 't3', expected one of t1, t2"),
 ]

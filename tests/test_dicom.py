@@ -132,6 +132,8 @@ REFUSED: dict[str, tuple[Sequence[Change], str]] = {
     "spacing negative": ([set_all(PixelSpacing=[-0.5, 0.7])], "spacing above 0"),
     "one number of spacing": ([set_all(PixelSpacing=[0.5])], "PixelSpacing is missing"),
     "A26 frame of reference": ([set_one(3, FrameOfReferenceUID=generate_uid())], "FrameOfReferenceUID"),
+    "rescaling of one slice lost": ([set_all(RescaleIntercept=-1024), set_one(3, RescaleIntercept=None)], "is 1, but 2"),
+    "slice of another patient": ([set_one(3, PatientID="DOE")], "PatientID is another than in"),
     "A26 voltage": ([set_one(3, KVP=120)], "KVP is 120"),
     "A26 kernel": ([set_one(3, ConvolutionKernel="B")], "ConvolutionKernel"),
     "A26 units": ([set_one(3, Units="BQML")], "Units"),
@@ -162,7 +164,8 @@ def test_number_written_in_two_ways_is_one(tmp_path: Path) -> None:
 def test_rescale(tmp_path: Path) -> None:
     accepted(series(tmp_path / "a", set_all(RescaleIntercept=-1024)), EXPECTED.astype(int) - 1024)
     accepted(series(tmp_path / "b", set_all(RescaleSlope=0.5, RescaleIntercept=-10)), EXPECTED * 0.5 - 10)
-    accepted(series(tmp_path / "c", set_all(RescaleSlope=None, RescaleIntercept=None)))
+    bare = accepted(series(tmp_path / "c", set_all(RescaleSlope=None, RescaleIntercept=None)))
+    assert "CT without RescaleSlope and RescaleIntercept: values are as stored, which need not be HU" in bare.notes
 
 
 def test_philips_values_are_those_of_the_standard_rescaling(tmp_path: Path) -> None:

@@ -66,6 +66,8 @@ FITTING: list[tuple[dict[str, Any], set[str]]] = [
     ({"description": "post$"}, {"T1C"}),
     ({"description": "DWI"}, {"ADC"}),
     ({"description": "^$"}, {"CT"}),
+    ({"description": "^T2$"}, {"T2"}),
+    ({"sequence": "^EP$"}, {"T2"}),
     ({"sequence": "EP"}, {"T2"}),
     ({"sequence": "tse"}, {"T2"}),
     ({"sequence": r"SE\\EP"}, {"T2"}),

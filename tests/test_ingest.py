@@ -186,6 +186,8 @@ def test_label_as_dicom_seg(tmp_path: Path, image: Path) -> None:  # A20
         np.testing.assert_array_equal(store.read(tmp_path / "out" / "label.nii.gz")[0], LABEL)
     other = write(tmp_path / "other", s6([set_all(PatientID="y")]))
     refused(tmp_path / "no", {"t1": other}, tmp_path / "seg.dcm", "FrameOfReferenceUID")
+    shorter = write(tmp_path / "shorter", [pydicom.dcmread(path) for path in sorted(image.iterdir())][:5])
+    refused(tmp_path / "no", {"t1": shorter}, tmp_path / "seg.dcm", "broken reference, 1 of 6 instances that it was made on")
     refused(tmp_path / "no", {"t1": image}, tmp_path / "seg.dcm", "named otherwise", labels=[{"name": "liver", "value": 1}])
 
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import yaml
 from pydicom.uid import generate_uid
 
 import hospital
-from builders import set_all, set_each, write
+from builders import s6, set_all, set_each, write
 from checkout import REPOSITORY
 from teravox import cases, contained, file_lists, ingest, pseudonyms, survey, survey_cases, survey_files, survey_tables
 from teravox import config as configuration
@@ -415,7 +415,7 @@ def test_an_empty_tree_a_file_and_nothing(tmp_path: Path, make: Callable[[Path],
     assert done.returncode == (1 if line else 0) and "Traceback" not in done.stderr
     assert line in done.stderr if line else "0 patients, 0 studies" in done.stdout
     if line is None:
-        with pytest.raises(UserError, match="found no case"):
+        with pytest.raises(UserError, match="no study has a volume that fits a channel's rules"):
             cases.read_cases(complete(tmp_path / "tree"))
 
 
@@ -533,3 +533,28 @@ def test_a_tree_gives_what_a_table_gives(tree: Path) -> None:
         by_table = ingest.ingest({"ct": str(folder / "ct")}, str(folder / "other" / "label"), settings)
         assert np.array_equal(by_tree.images["ct"], by_table.images["ct"]) and np.array_equal(by_tree.affine, by_table.affine)
         assert np.array_equal(by_tree.label, by_table.label) and by_tree.label.any()
+
+
+def test_what_may_not_be_read_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A whole study can lie in a folder that is closed; after its rights have changed the survey is made again."""
+    write(tmp_path / "tree" / "a", s6())
+    tree = survey.tree
+
+    def closed(root: Path) -> Iterator[survey.Entry]:
+        yield from tree(root)
+        yield survey.Entry(root / "b", "folder that is not readable (Permission denied)", 0, (0, 0))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(survey, "tree", closed)
+        with pytest.raises(UserError, match=r"b: folder that is not readable \(Permission denied\), expected a tree that this user may read"):
+            cases.read_cases(complete(tmp_path / "tree"))
+        assert len(cases.read_cases({**complete(tmp_path / "tree"), "on_rejected": "exclude"})) == 1
+        assert "0 damaged files and 1 that may not be read are in no volume" in capsys.readouterr().err
+    assert len(cases.read_cases(complete(tmp_path / "tree"))) == 1
+
+
+def test_the_survey_writes_nothing_below_results(tmp_path: Path) -> None:
+    write(tmp_path / "tree", s6())
+    done = command(tmp_path / "tree", "--out", "results/x", cwd=tmp_path)
+    assert done.returncode == 1 and "results/x: lies in results, which may be given away" in done.stderr
+    assert not (tmp_path / "results").exists() and not (tmp_path / "private").exists()

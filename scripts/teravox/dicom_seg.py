@@ -33,7 +33,9 @@ def read_segmentation(
     expressions the SegmentLabels fit; frame_of_reference : FrameOfReferenceUID of the image, "" when not known; options : the
     configuration's `ingest`, of which `fractional_threshold` and `overlap` are read. A segment that fits no label is refused,
     unless a label has a regular expression, which says that there is a choice: then it is left out and counted in the notes.
-    instances : SOPInstanceUIDs of the image's slices, None when not known. Raises RejectedCase: made on slices that are missing, no SEG, of another frame of reference, an unknown segment, overlap, another grid, damaged.
+    instances : SOPInstanceUIDs of the image's slices, None when not known.
+    Raises RejectedCase: made on slices that are missing, no SEG, of another frame of reference, an unknown segment, overlap, another
+    grid, damaged.
     """
     with segments.refusing(path, "SEG"):
         data = segments.read_dataset(path)

@@ -39,13 +39,17 @@ def members(path: Path) -> list[tuple[Path, str]]:
 def places(sources: dict[str, str]) -> dict[str, str]:
     """For every file inside a folder or list what to call it instead: names there come from outside, and may be a person's.
 
-    The source's own path stays, since the user wrote it; a file is named by its number in name order. Longer paths come first.
+    A file is named by its number in name order. A folder's own path stays, since the user wrote it; a list is called by its role, which
+    says more. Longer paths come first.
     """
     found: dict[str, str] = {}
-    for source in sources.values():
-        inside = members(Path(source))
+    for role, source in sources.items():
+        inside, listed = members(Path(source)), file_lists.is_list(Path(source))
+        name = role if listed else source
         if len(inside) != 1 or inside[0][1]:
-            found |= {str(path): f"{source}: file {number} of {len(inside)}" for number, (path, name) in enumerate(inside, start=1) if name != VOXELS}
+            found |= {str(path): f"{name}: file {number} of {len(inside)}" for number, (path, own) in enumerate(inside, start=1) if own != VOXELS}
+        if listed:
+            found[source] = role
     return dict(sorted(found.items(), key=lambda item: -len(item[0])))
 
 

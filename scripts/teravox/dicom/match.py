@@ -25,8 +25,7 @@ def fits(stack: Stack, rules: dict[str, Any]) -> bool:
             continue
         found = attributes[key]
         if key in PATTERNS:
-            texts = [found] if key == "image_type" else str(found or "").split("\\")
-            if not any(found_in(asked, text) for text in texts):
+            if not any(found_in(asked, text) for text in (found, *str(found or "").split("\\"))):
                 return False
         elif key == "echo_time_ms":
             if not isinstance(found, int | float) or not asked[0] <= found <= asked[1]:

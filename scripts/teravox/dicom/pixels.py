@@ -97,7 +97,7 @@ def values(frames: Sequence[Frame], pixels: np.ndarray, source: str, options: di
     result = plain
     if constant["PhotometricInterpretation"] == "MONOCHROME1":
         result = _monochrome1(frames, pixels, plain, source, options["monochrome1"], corrections, notes)
-    if constant["Modality"] == "CT" and not constant[RESCALES]:
+    if constant["Modality"] == "CT" and constant.get(RESCALES) == 0:
         notes.append("CT without RescaleSlope and RescaleIntercept: values are as stored, which need not be HU")
     if len({(frame.slope, frame.intercept) for frame in frames}) > 1:
         notes.append("each slice has its own rescaling")

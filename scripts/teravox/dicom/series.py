@@ -63,11 +63,10 @@ def candidates_of(frames: list[Frame]) -> list[Stack]:
 
 def check(stack: Stack, source: str, options: dict[str, Any]) -> Grid | None:
     """The grid of a stack by its headers alone; None for a mosaic, whose slices have none of their own. Raises RejectedCase."""
-    for keyword in ("PatientID", "StudyInstanceUID"):
-        first, *others = stack.frames
-        for other in others:
-            if other.header.once[keyword] != first.header.once[keyword]:
-                raise RejectedCase(f"{other.place}: {keyword} is another than in {first.place}; expected slices of one patient and study")
+    first, *others = stack.frames
+    for other in others:
+        if other.header.once["PatientID"] != first.header.once["PatientID"]:
+            raise RejectedCase(f"{other.place}: PatientID is another than in {first.place}; expected slices of one patient")
     if stack.frames[0].header.mosaic:
         stacks.check_rescale(stack.frames[0])
         return None

@@ -55,8 +55,8 @@ def regular(frames: list[Frame], source: str, tilt: str = "reject") -> Grid:
     for other in frames:
         _check_plane(other)
         for keyword in (*CONSTANT, RESCALES):
-            if other.constant[keyword] != first.constant[keyword]:
-                here, there = (printable(item.constant[keyword]) for item in (other, first))
+            if other.constant.get(keyword) != first.constant.get(keyword):
+                here, there = (printable(item.constant.get(keyword)) for item in (other, first))
                 raise RejectedCase(f"{other.place}: {keyword} is {here}, but {there} in {before}; expected one volume")
         for keyword in ONE_VALUE:
             if other.volume[keyword] != first.volume[keyword]:
