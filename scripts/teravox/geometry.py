@@ -104,9 +104,10 @@ def to_sitk(array: np.ndarray, affine: np.ndarray) -> sitk.Image:
     return image
 
 
-def from_sitk(image: sitk.Image) -> tuple[np.ndarray, np.ndarray]:
-    """Array (x, y, z) and affine (4, 4) in RAS+ of a 3D SimpleITK image."""
+def affine_from_sitk(image: sitk.Image | sitk.ImageFileReader) -> np.ndarray:
+    """Affine (4, 4) in RAS+ of the first three axes of a SimpleITK image, or of the header that a reader has read."""
+    axes = image.GetDimension()
     lps = np.eye(4)
-    lps[:3, :3] = np.array(image.GetDirection()).reshape(3, 3) * np.array(image.GetSpacing())
-    lps[:3, 3] = image.GetOrigin()
-    return sitk.GetArrayFromImage(image).T, LPS_FROM_RAS @ lps
+    lps[:3, :3] = np.array(image.GetDirection()).reshape(axes, axes)[:3, :3] * np.array(image.GetSpacing())[:3]
+    lps[:3, 3] = image.GetOrigin()[:3]
+    return LPS_FROM_RAS @ lps

@@ -139,7 +139,6 @@ def _shape(path: Path, fields: dict[str, str], nrrd: bool) -> tuple[int, ...]:
 
 def _geometry(path: Path, fields: dict[str, str], nrrd: bool, shape: tuple[int, ...]) -> tuple[str, np.ndarray]:
     """numpy's type without byte order, and affine (4, 4) to RAS in the header's unit. shape : as in the header."""
-    axes = len(shape)
     names, join = (NRRD_FIELDS, ": ") if nrrd else (META_FIELDS, " = ")
     shown = [f"{names[key]}{join}{value}" for key, value in fields.items() if key in names]  # in their order, which both formats prescribe
     if not all(VALUE.fullmatch(fields[key]) for key in names if key in fields):
@@ -166,10 +165,7 @@ def _geometry(path: Path, fields: dict[str, str], nrrd: bool, shape: tuple[int, 
         raise RejectedCase(f"{path}: voxels of type {sitk.GetPixelIDValueAsString(kind)}, expected one real number per voxel")
     if reader.GetSize() != shape:
         raise RejectedCase(f"{path}: ITK reads {reader.GetSize()} voxels where the header has {shape}; damaged file")
-    lps = np.eye(4)
-    lps[:3, :3] = np.array(reader.GetDirection()).reshape(axes, axes)[:3, :3] * np.array(reader.GetSpacing())[:3]
-    lps[:3, 3] = reader.GetOrigin()[:3]
-    return TYPES[kind], geometry.LPS_FROM_RAS @ lps
+    return TYPES[kind], geometry.affine_from_sitk(reader)
 
 
 def _nrrd_layout(path: Path, header: TextHeader, size: int) -> tuple[str, int, bool]:
