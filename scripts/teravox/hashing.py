@@ -35,11 +35,18 @@ def array_digest(*arrays: np.ndarray) -> str:
     """
     hasher = blake3()
     for array in arrays:
-        little = array.dtype.newbyteorder("<")
-        hasher.update(f"{little.str} {array.shape};".encode())
-        for plane in _planes(array.T):
-            hasher.update(np.ascontiguousarray(plane, dtype=little).tobytes())
+        _add(hasher, array)
     return hasher.hexdigest()
+
+
+def _head(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
+    return f"{dtype.newbyteorder('<').str} {shape};".encode()
+
+
+def _add(hasher: blake3, array: np.ndarray) -> None:
+    hasher.update(_head(array.shape, array.dtype))
+    for plane in _planes(array.T):
+        hasher.update(np.ascontiguousarray(plane, dtype=array.dtype.newbyteorder("<")).tobytes())
 
 
 def _planes(array: np.ndarray) -> Iterator[np.ndarray]:
@@ -54,3 +61,19 @@ def _planes(array: np.ndarray) -> Iterator[np.ndarray]:
 def volume_digest(array: np.ndarray, affine: np.ndarray) -> str:
     """Content hash of a volume: array (x, y, z[, c]) and its 4x4 affine in mm, RAS+, as float64."""
     return array_digest(array, np.asarray(affine, np.float64))
+
+
+class VolumeHasher:
+    """`volume_digest` of a volume that comes in parts, in the order of a little-endian NIfTI file. shape : (x, y, z[, c])."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self._hasher = blake3(_head(shape, dtype))
+
+    def update(self, part: np.ndarray) -> None:
+        """The next voxels, C-contiguous; a part may end within a voxel when it comes as bytes."""
+        self._hasher.update(part.reshape(-1).view(np.uint8).data)
+
+    def digest(self, affine: np.ndarray) -> str:
+        """affine : (4, 4), RAS+, mm."""
+        _add(self._hasher, np.asarray(affine, np.float64))
+        return self._hasher.hexdigest()

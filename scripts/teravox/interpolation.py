@@ -71,6 +71,12 @@ def filter_axis(old: int, shrink: float) -> Axis:
     return axis(old, np.arange(old), "linear", shrink)
 
 
+def reach_of(interpolation: str, shrink: float) -> int:
+    """How many old voxels to each side of a place its value can depend on."""
+    own = {"nearest": 1, "linear": 1, "bspline": 2 + PREFILTER_RADIUS, "lanczos": LANCZOS_RADIUS}[interpolation]
+    return own + (_radius(variance_of(shrink)) if shrink > 1 + EDGE and interpolation != "nearest" else 0)
+
+
 def variance_of(shrink: float) -> float:
     """Of the low-pass, in squared old voxels: (shrink^2 - 1) / (8 ln 2), which makes the old voxel's point spread that of the new one.
 
@@ -136,13 +142,15 @@ def _prefilter(positions: np.ndarray) -> Rows:
 def _low_pass(positions: np.ndarray, shrink: float) -> Rows:
     """The discrete Gaussian exp(-t) I_k(t) of `variance_of` (Lindeberg 1990, IEEE TPAMI 12:234-254), as in ITK's DiscreteGaussian."""
     variance = variance_of(shrink)
-    radius = 1
-    while _tail(radius, variance) > KERNEL_ERROR:
-        radius += 1
+    radius = _radius(variance)
     offsets = np.arange(-radius, radius + 1)
     weights = scipy.special.ive(np.abs(offsets), variance)
     return positions.astype(np.int64)[:, None] + offsets, np.tile(weights / weights.sum(), (positions.size, 1))
 
 
-def _tail(radius: int, variance: float) -> float:
-    return 1 - float(scipy.special.ive(np.abs(np.arange(-radius, radius + 1)), variance).sum())
+def _radius(variance: float) -> int:
+    """The least radius beyond which the discrete Gaussian holds no more than KERNEL_ERROR of its sum."""
+    radius = 1
+    while 1 - float(scipy.special.ive(np.abs(np.arange(-radius, radius + 1)), variance).sum()) > KERNEL_ERROR:
+        radius += 1
+    return radius

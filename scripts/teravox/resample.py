@@ -1,63 +1,15 @@
-"""All channels and the label of a case on one isotropic grid, written slab by slab."""
+"""Images and labels onto another grid, from file to file, a tile at a time."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
-import nibabel as nib
 import numpy as np
-import SimpleITK as sitk
 
-from teravox import files, geometry
+from teravox import sampling
+from teravox.bulk import Bulk
+from teravox.errors import UserError
+from teravox.sampling import Reader, Sampler, Tile
 
-SLAB_BYTES = 1 << 26  # of output held at a time, as float64
-RUNTIME_BYTES = 200_000_000  # Python, numpy and SimpleITK
-
-
-def peak_bytes(shape: tuple[int, int, int], channel_bytes: int) -> int:
-    """Memory of resampling one case, predicted from its native grid: all channels and the label as they are, and at a time one
-    channel in float64 as SimpleITK's image, its source and two steps of the low-pass. channel_bytes : of a voxel, all together.
-    """
-    voxels = int(np.prod(shape, dtype=np.int64))
-    return voxels * (channel_bytes + 4 * 8) + 3 * SLAB_BYTES + RUNTIME_BYTES
-
-
-def blur(image: sitk.Image, spacing_mm: float) -> sitk.Image:
-    """Low-pass an image before a coarser grid, along each axis that shrinks and no other.
-
-    A Gaussian of variance (new^2 - old^2) / (8 ln 2) makes the old voxel's point spread that of the new one (Cardoso et al.
-    2015, "Scale factor point spread function matching", MICCAI): 0 where the grids are equal, so there is no jump.
-    """
-    for axis, old in enumerate(image.GetSpacing()):
-        if spacing_mm > old * (1 + 1e-6) and image.GetSize()[axis] >= 4:  # the recursive filter needs four voxels
-            sigma = float(np.sqrt((spacing_mm**2 - old**2) / (8 * np.log(2))))
-            image = sitk.RecursiveGaussian(image, sigma, False, sitk.RecursiveGaussianImageFilter.ZeroOrder, axis)
-    return image
-
-
-def slabs(shape: tuple[int, int, int]) -> Iterator[tuple[int, int]]:
-    """[first, last) planes along z of each slab."""
-    height = max(1, SLAB_BYTES // (8 * shape[0] * shape[1]))
-    for first in range(0, shape[2], height):
-        yield first, min(first + height, shape[2])
-
-
-def sample(image: sitk.Image, shape: tuple[int, int, int], affine: np.ndarray, interpolator: int) -> Iterator[tuple[int, int, np.ndarray]]:
-    """An image on another grid, slab by slab: (first plane, last plane, array (x, y, z)).
-
-    shape, affine : the new grid, RAS+, mm. What lies beyond the image's edge (at most half a new voxel on a grid of
-    `isotropic_grid`) takes the value of the nearest voxel.
-    """
-    spacing, _, direction = geometry.sitk_geometry(affine)
-    resampler = sitk.ResampleImageFilter()
-    resampler.SetInterpolator(interpolator)
-    resampler.SetOutputSpacing(spacing)
-    resampler.SetOutputDirection(direction)
-    resampler.UseNearestNeighborExtrapolatorOn()
-    for first, last in slabs(shape):
-        corner = affine @ np.array([0, 0, first, 1.0])
-        resampler.SetOutputOrigin((geometry.LPS_FROM_RAS @ corner)[:3].tolist())
-        resampler.SetSize((shape[0], shape[1], last - first))
-        yield first, last, sitk.GetArrayFromImage(resampler.Execute(image)).T
+TIE = 1e-6  # of a label's weight: less decides nothing, so that rounding does not
 
 
 def as_dtype(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -68,64 +20,62 @@ def as_dtype(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return array.astype(dtype)
 
 
-def resample_image(array: np.ndarray, affine: np.ndarray, shape: tuple[int, int, int], grid: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-    """An intensity image (x, y, z) on the grid, linear in float64 after the low-pass, in its own type: slabs as in `sample`.
+def image_tile(way: Sampler, read: Reader, tile: Tile, limits: tuple[float, float], background: float, dtype: np.dtype) -> np.ndarray:
+    """A tile (z, y, x) of an image on its new grid, in the type asked for.
 
-    The result stays within the image's own range: the recursive low-pass can overshoot by a part in a thousand.
+    limits : least and largest value of the old volume, which no interpolation leaves (B-spline and Lanczos would); background : of what
+    lies outside the old volume.
     """
-    low, high = float(array.min()), float(array.max())
-    image = blur(geometry.to_sitk(array.astype(np.float64), affine), float(geometry.spacing_of(grid).min()))
-    for first, last, slab in sample(image, shape, grid, sitk.sitkLinear):
-        yield first, last, as_dtype(np.clip(slab, low, high), array.dtype)
+    block, inside = way.block(read, lambda old: old.astype(np.float64), tile), way.inside(tile)
+    outside = None if inside.all() else ~np.broadcast_to(inside, block.shape)
+    found = np.empty(block.shape, dtype)
+    for number, plane in enumerate(block):  # one plane stays in the processor's cache
+        np.clip(plane, *limits, out=plane)
+        if outside is not None:
+            plane[outside[number]] = background
+        found[number] = as_dtype(plane, dtype)
+    return found
 
 
-def resample_label(label: np.ndarray, affine: np.ndarray, shape: tuple[int, int, int], grid: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-    """A label map (x, y, z) on the grid: each label's indicator is interpolated linearly and the largest wins, so none is invented.
+def label_tile(way: Sampler, read: Reader, tile: Tile) -> np.ndarray:
+    """A tile (z, y, x) of a label map on its new grid, in its own type: of each label's indicator, interpolated, the largest wins.
 
-    Between equals, to the last bit, either may win.
+    So no label is invented. Between equals the lowest value wins. What lies outside the old volume is 0.
     """
-    yield from sample(geometry.to_sitk(label, affine), shape, grid, sitk.sitkLabelLinear)
+    z0, z1, y0, y1 = way.box(tile)
+    old = read(z0, z1, y0, y1)
+    values = np.unique(old)
+
+    def within(a: int, b: int, c: int, d: int) -> np.ndarray:
+        return old[a - z0 : b - z0, c - y0 : d - y0]
+
+    shape = (tile.z1 - tile.z0, tile.y1 - tile.y0, way.new_shape[0])
+    found = np.full(shape, values[0], old.dtype)
+    if values.size > 1:
+        best = np.full(shape, -np.inf)
+        for value in values:
+            weight = way.block(within, lambda part, value=value: (part == value).astype(np.float64), tile)
+            better = weight > best + TIE
+            np.copyto(best, weight, where=better)
+            found[better] = value
+    return np.where(way.inside(tile), found, old.dtype.type(0))
 
 
-def create_nifti(path: Path, shape: tuple[int, ...], dtype: np.dtype, affine: np.ndarray) -> np.memmap:
-    """An uncompressed NIfTI file of zeros, and its voxels as a writable memory map in Fortran order. affine : RAS+, mm."""
-    header = nib.Nifti2Header() if max(shape) > 32767 else nib.Nifti1Header()
-    header.set_data_dtype(dtype)
-    header.set_data_shape(shape)
-    header.set_xyzt_units("mm")
-    header.set_sform(affine, code=1)
-    header.set_qform(affine, code=1, strip_shears=True)
-    header["magic"] = header.single_magic
-    header.set_slope_inter(1, 0)
-    offset = header.single_vox_offset
-    header["vox_offset"] = offset
-    with path.open("wb") as stream:
-        header.write_to(stream)
-        stream.write(bytes(offset - stream.tell()))
-        stream.truncate(offset + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
-    return np.memmap(path, dtype=dtype, mode="r+", offset=offset, shape=shape, order="F")
+def write_image(
+    source: Bulk, target: Bulk, channel: int, way: Sampler, limits: tuple[float, float], background: float, memory_bytes: int, threads: int
+) -> Iterator[float]:
+    """Write one channel of `target` from `source`; yields the share of the grid that each finished tile is."""
+
+    def work(tile: Tile) -> None:
+        target.write(image_tile(way, source.read, tile, limits, background, target.dtype), tile.z0, tile.y0, channel)
+
+    yield from _tiles(way, work, 0, memory_bytes, threads)
 
 
-def resample_case(
-    images: list[np.ndarray], label: np.ndarray, affine: np.ndarray, spacing_mm: float, image_path: Path, label_path: Path
-) -> tuple[tuple[int, int, int], np.ndarray]:
-    """Write image.nii (x, y, z, c) in channel order and label.nii (x, y, z) on the isotropic grid. Returns (shape, affine).
+def write_label(source: Bulk, target: Bulk, way: Sampler, memory_bytes: int, threads: int) -> Iterator[float]:
+    """Write a label map, as `write_image`."""
 
-    images : (x, y, z) each, on one grid with `label` and `affine` (RAS+, mm). The image file's type is the smallest that
-    holds every channel's.
-    """
-    shape, grid = geometry.isotropic_grid(label.shape, affine, spacing_mm)
-    grid = np.asarray(grid, np.float32).astype(np.float64)  # what the NIfTI header will hold
-    dtype = np.result_type(*images)
-    with files.atomic(image_path) as temporary:
-        out = create_nifti(temporary, (*shape, len(images)), dtype, grid)
-        for channel, array in enumerate(images):
-            for first, last, slab in resample_image(array, affine, shape, grid):
-                out[:, :, first:last, channel] = slab
-        out.flush()
-    with files.atomic(label_path) as temporary:
-        mask = create_nifti(temporary, shape, label.dtype, grid)
-        for first, last, slab in resample_label(label, affine, shape, grid):
-            mask[:, :, first:last] = slab
-        mask.flush()
-    return shape, grid
+    def work(tile: Tile) -> None:
+        target.write(label_tile(way, source.read, tile), tile.z0, tile.y0)
+
+    yield from _tiles(way, work, 0, memory_bytes, threads)

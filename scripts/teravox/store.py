@@ -1,6 +1,8 @@
 """The workflow's own volumes: NIfTI files with nothing of their source but voxels and geometry, checked when they are read."""
 
+import contextlib
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +47,32 @@ def load(path: Path, document: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """`read`, once the volume has the content hash that the document beside it records. Raises UserError when it has not,
     is missing or damaged.
     """
-    provenance = document["provenance"]
-    again = f"run snakemake --cores all --forcerun {provenance['stage']}_case"
-    try:
+    with guarded(path, document):
         array, affine = read(path)
-        digest = hashing.volume_digest(array, affine)
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing, expected the volume that was written there; {again}") from None
-    except (ImageFileError, HeaderDataError, OSError, EOFError, ValueError, zlib.error) as error:
-        raise UserError(f"{path}: damaged ({' '.join(str(error).split())}); {again}") from None
-    if digest != provenance["artefacts"][path.name]:
-        raise UserError(f"{path}: content hash {digest[:12]}, expected {provenance['artefacts'][path.name][:12]} as recorded beside it; {again}")
+        check_digest(path, hashing.volume_digest(array, affine), document)
     return array, affine
+
+
+def _again(document: dict[str, Any]) -> str:
+    return f"run snakemake --cores all --forcerun {document['provenance']['stage']}_case"
+
+
+@contextlib.contextmanager
+def guarded(path: Path, document: dict[str, Any]) -> Iterator[None]:
+    """What goes wrong while a volume is read, as one line that says how to make it again. Raises UserError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing, expected the volume that was written there; {_again(document)}") from None
+    except (ImageFileError, HeaderDataError, OSError, EOFError, ValueError, zlib.error) as error:
+        raise UserError(f"{path}: damaged ({' '.join(str(error).split())}); {_again(document)}") from None
+
+
+def check_digest(path: Path, digest: str, document: dict[str, Any]) -> None:
+    """Raises UserError unless a volume's content hash is the one that the document beside it records."""
+    expected = document["provenance"]["artefacts"][path.name]
+    if digest != expected:
+        raise UserError(f"{path}: content hash {digest[:12]}, expected {expected[:12]} as recorded beside it; {_again(document)}")
 
 
 def label_dtype(values: list[int]) -> type[np.unsignedinteger]:
