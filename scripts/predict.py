@@ -29,7 +29,7 @@ def main(args: argparse.Namespace) -> None:
     network = UNet(**documents[0]["network"])
     refused = plan.refusal(network, resampled["grid"]["shape"])
     if refused:
-        raise UserError(f"predicting case '{case}' needs {refused}; use a coarser resample.spacing_mm or fewer filters")
+        raise UserError(f"predicting case '{case}' needs {refused}; use a coarser resample.spacing or fewer filters")
     need = plan.prediction_bytes(network, resampled["grid"]["shape"], native["shape"])
     numa.require_memory(need, f"predicting case '{case}'")
     facts = runtime.start(settings["predict"]["threads"])

@@ -1,61 +1,82 @@
-"""Resample all channels and the label of an ingested case to one isotropic grid."""
+"""Resample all channels and the label of an ingested case onto one grid, and score what the label's way there and back costs."""
 
 import argparse
+import contextlib
+import functools
 from pathlib import Path
 
 import numpy as np
 import SimpleITK as sitk
 
-from teravox import files, hashing, numa, statistics, store
+from teravox import bulk, ceiling, files, numa, plan, progress, sampling, statistics, unpacked
 from teravox import resample as stage
-from teravox.errors import UserError, parse_settings, run_command
+from teravox.errors import parse_settings, run_command
 from teravox.records import Recorder
 
 
 def main(args: argparse.Namespace) -> None:
     recorder = Recorder("resample", __file__)
-    settings = args.settings
-    sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(args.threads)
-    case = files.read_json(args.case)
-    if case["verdict"] == "rejected":
-        raise UserError(f"{args.case}: the case was rejected ({case['reason']}), expected an accepted one")
+    settings, options = args.settings, args.settings["resample"]
+    sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(1)  # tiles run side by side
+    case = unpacked.accepted(args.case)
     names = [channel["name"] for channel in settings["channels"]]
-    voxel_bytes = sum(np.dtype(case["channels"][name]["dtype"]).itemsize for name in names) + 2
-    numa.require_memory(stage.peak_bytes(case["grid"]["shape"], voxel_bytes), f"resampling case '{case['case']}'")
-    images = [np.asarray(store.load(args.case.parent / f"{name}.nii.gz", case)[0]) for name in names]
-    label, affine = store.load(args.case.parent / "label.nii.gz", case)
-    label = np.asarray(label)
+    memory, what = int(args.memory_mb * 1e6), f"resampling case '{case['case']}'"
+    granted = numa.require_memory(plan.resampling_bytes(case, options["spacing"], args.memory_mb), what)
     args.out.mkdir(parents=True, exist_ok=True)
-    paths = args.out / "image.nii", args.out / "label.nii"
-    shape, _ = stage.resample_case(images, label, affine, settings["resample"]["spacing_mm"], *paths)
-    (image, grid), (mask, _) = store.read(paths[0]), store.read(paths[1])
-    lost = [
-        name
-        for name, count in statistics.label_voxels(label, settings["labels"]).items()
-        if count and not statistics.label_voxels(mask, settings["labels"])[name]
-    ]
-    for name in lost:
-        print(f"warning: label '{name}' of case '{case['case']}' has no voxel left at {settings['resample']['spacing_mm']} mm")
+    image_path, label_path = args.out / "image.nii", args.out / "label.nii"
+    artefacts, described = {}, {}
+    with contextlib.ExitStack() as stack:
+        sources = unpacked.opened(case, args.case.parent, names, args.out, stack)
+        native = sources["label"]
+        grid, lines = unpacked.grid_of(case, sources, settings, options["spacing"])
+        dtype = np.result_type(*(sources[name].dtype for name in names))
+        files.require_space(args.out, grid.voxels * (len(names) * dtype.itemsize + native.dtype.itemsize), what)
+        bar = stack.enter_context(progress.volumes(case["case"], len(names) + 2))
+        with files.atomic(image_path) as temporary, bulk.create(temporary, (*grid.shape, len(names)), dtype, grid.affine) as image:
+            for index, channel in enumerate(settings["channels"]):
+                about, source = case["channels"][channel["name"]], sources[channel["name"]]
+                limits = about["min"], about["max"]
+                background = stage.background_of(channel, limits)
+                way = sampling.sampler(source.grid, grid, options["interpolation"])
+                for share in stage.write_image(source, image, index, way, limits, background, memory, args.threads):
+                    bar.update(share)
+                statistic = statistics.describe_parts(functools.partial(image.slabs, index), dtype)
+                described[channel["name"]] = statistic | {"background": background}
+            artefacts[image_path.name] = image.digest()
+        with files.atomic(label_path) as temporary, bulk.create(temporary, grid.shape, native.dtype, grid.affine) as label:
+            for share in stage.write_label(native, label, stage.label_way(native.grid, grid, options["label"]), memory, args.threads):
+                bar.update(share)
+            counts = statistics.label_voxels(label.slabs(), settings["labels"])
+            artefacts[label_path.name] = label.digest()
+            scores = ceiling.scores(native, label, settings, args.out, memory, args.threads, bar.update)
+    lines += ceiling.warnings(scores)
+    for line in lines:
+        print(f"warning: case '{case['case']}': {line}")
     recorder.write(
         args.out / "case.json",
         {
             "case": case["case"],
-            "grid": {"shape": list(shape), "affine": grid.tolist()},
-            "channels": {name: statistics.describe(image[..., i]) for i, name in enumerate(names)},
-            "dtype": image.dtype.name,
-            "label_voxels": statistics.label_voxels(mask, settings["labels"]),
-            "labels_lost": lost,
+            "grid": label.grid.document(),
+            "channels": described,
+            "dtype": dtype.name,
+            "label_voxels": counts,
+            "ceiling": scores,
+            "warnings": lines,
         },
-        artefacts={"image.nii": hashing.volume_digest(image, grid), "label.nii": hashing.volume_digest(mask, grid)},
+        artefacts=artefacts,
         inputs={f"ingest/{case['case']}/{name}": content for name, content in case["provenance"]["artefacts"].items()},
         settings=settings,
+        run={"threads": args.threads, "memory_mb": args.memory_mb, "memory_granted_bytes": granted},
     )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("case", type=Path, help="case.json of the ingested case")
-    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: channels, labels and resample of the configuration")
-    parser.add_argument("--threads", type=int, default=1, help="threads of SimpleITK; they change no value (default: 1)")
-    parser.add_argument("--out", type=Path, required=True, help="folder for image.nii, label.nii and case.json")
+    parser.add_argument(
+        "--settings", type=parse_settings, required=True, help="JSON: channels, labels, ignore_value and resample of the configuration"
+    )
+    parser.add_argument("--threads", type=int, default=1, help="tiles at a time; they change no value (default: 1)")
+    parser.add_argument("--memory-mb", type=float, default=1024, help="memory above that of the idle process in MB; changes no value (default: 1024)")
+    parser.add_argument("--out", type=Path, required=True, help="folder for image.nii, label.nii and case.json; unpacked sources lie there meanwhile")
     raise SystemExit(run_command(main, parser))

@@ -34,7 +34,7 @@ def main(args: argparse.Namespace) -> None:
     stage.check_leaks(accepted, assigned)
     recorder.write(
         args.out,
-        {"cases": assigned, "excluded": rejected, "folds": options["folds"]},
+        {"cases": assigned, "excluded": rejected, "folds": options["folds"], "spacing_mm": stage.median_spacing(accepted, assigned)},
         artefacts={args.out.name: hashing.text_digest(files.canonical_json(assigned))},
         inputs={f"ingest/{case['case']}": hashing.text_digest(files.canonical_json(case["provenance"]["artefacts"])) for case in cases},
         settings=settings,

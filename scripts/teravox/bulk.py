@@ -17,6 +17,7 @@ from isal import igzip
 
 from teravox import hashing, store
 from teravox.errors import UserError
+from teravox.grids import Grid
 
 CHUNK_BYTES = 1 << 22
 CALL_BYTES = 1 << 30  # Linux moves at most 2^31 - 4096 bytes in one call
@@ -34,6 +35,11 @@ class Bulk:
     dtype: np.dtype
     affine: np.ndarray
     offset: int
+
+    @property
+    def grid(self) -> Grid:
+        """Of its first three axes."""
+        return Grid((self.shape[0], self.shape[1], self.shape[2]), self.affine)
 
     def read(self, z0: int, z1: int, y0: int, y1: int, channel: int = 0) -> np.ndarray:
         """The planes z0..z1-1 and rows y0..y1-1 at full width. Raises UserError when the file ends before."""
@@ -85,6 +91,18 @@ def _transfer(call: Any, descriptor: int, array: np.ndarray, position: int) -> N
 @contextlib.contextmanager
 def create(path: Path, shape: tuple[int, ...], dtype: np.dtype, affine: np.ndarray) -> Iterator[Bulk]:
     """A new NIfTI file, all voxels 0 until they are written; NIfTI-2 above 32,767 voxels along an axis. shape, affine : as of `Bulk`."""
+    with path.open("w+b") as stream:
+        yield _new(stream, shape, np.dtype(dtype), affine)
+
+
+@contextlib.contextmanager
+def temporary(folder: Path, shape: tuple[int, ...], dtype: np.dtype, affine: np.ndarray) -> Iterator[Bulk]:
+    """`create` in a file without a name, which is gone however the process ends. folder : on the disk to use."""
+    with tempfile.TemporaryFile(dir=folder) as stream:
+        yield _new(stream, shape, np.dtype(dtype), affine)
+
+
+def _new(stream: BinaryIO, shape: tuple[int, ...], dtype: np.dtype, affine: np.ndarray) -> Bulk:
     header = nib.Nifti2Header() if max(shape) > np.iinfo(np.int16).max else nib.Nifti1Header()
     header.set_data_dtype(dtype)
     header.set_data_shape(shape)
@@ -95,12 +113,11 @@ def create(path: Path, shape: tuple[int, ...], dtype: np.dtype, affine: np.ndarr
     header.set_slope_inter(1, 0)
     offset = header.single_vox_offset
     header["vox_offset"] = offset
-    with path.open("w+b") as stream:
-        header.write_to(stream)
-        stream.write(bytes(offset - stream.tell()))
-        stream.truncate(offset + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
-        stream.flush()
-        yield Bulk(stream.fileno(), tuple(shape), np.dtype(dtype), header.get_best_affine(), offset)
+    header.write_to(stream)
+    stream.write(bytes(offset - stream.tell()))
+    stream.truncate(offset + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+    stream.flush()
+    return Bulk(stream.fileno(), tuple(shape), dtype, header.get_best_affine(), offset)
 
 
 @contextlib.contextmanager

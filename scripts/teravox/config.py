@@ -10,17 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import yaml
 
 from teravox.errors import UserError
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "workflow" / "schemas"
 
+# What decides a case's grid and what is put on it; memory_mb changes no value.
+GRID = [
+    *("channels.name", "channels.background", "channels.match.modality", "labels", "ignore_value"),
+    *(f"resample.{key}" for key in ("spacing", "axes", "field_of_view", "crop", "crop_above", "crop_margin_mm", "min_size", "max_size")),
+    *(f"resample.{key}" for key in ("interpolation", "label", "ceiling_tolerance_mm")),
+]
+
 # What each stage reads, as dotted keys. A stage is redone when one of these changes, and for no other setting.
 STAGE_SETTINGS = {
     "ingest": ["channels.name", "channels.match", "labels", "ignore_value", "ingest"],
     "split": ["dataset", "channels.name", "channels.match", "labels", "ignore_value", "ingest.tilt", "split", "on_rejected"],  # what names the cases
-    "resample": ["channels.name", "labels", "resample"],
+    "resample": GRID,
+    "ceiling": [*GRID, "resample.ceiling_spacings"],
     "fingerprint": ["channels.name", "labels", "ignore_value"],
     "shard": ["channels.name", "labels", "shard"],
     "plan": ["channels.name", "labels", "train.folds", "train.levels", "train.filters", "train.threads"],
@@ -172,6 +181,14 @@ def complete(raw: dict[str, Any], source: str = "configuration") -> dict[str, An
         times = channel["match"]["echo_time_ms"]
         if times and times[0] > times[1]:
             raise UserError(f"{source}: 'channels.{number}.match.echo_time_ms' is {times}, expected the smallest before the largest")
+    for number, channel in enumerate(config["channels"]):
+        if isinstance(channel["background"], str) and channel["background"] != "auto":
+            raise UserError(f"{source}: 'channels.{number}.background' is {channel['background']!r}, expected a number or auto")
+    options = config["resample"]
+    if isinstance(options["spacing"], str) and options["spacing"] != "auto":
+        raise UserError(f"{source}: 'resample.spacing' is {options['spacing']!r}, expected a number, three numbers or auto")
+    if options["min_size"] is not None and options["max_size"] is not None and np.any(np.array(options["min_size"]) > options["max_size"]):
+        raise UserError(f"{source}: 'resample.min_size' is {options['min_size']}, expected no more than max_size ({options['max_size']})")
     unique("regions", "name")
     reserved = {"case", "patient", "label", "set", "image"} & {channel["name"] for channel in config["channels"]}
     if reserved:

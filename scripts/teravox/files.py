@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,15 @@ def atomic(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def require_space(folder: Path, need_bytes: int, what: str) -> None:
+    """Refuse before starting when the disk has less than is needed. Raises UserError."""
+    free = shutil.disk_usage(folder).free
+    if need_bytes > free:
+        raise UserError(
+            f"{folder}: {free / 1e9:.2f} GB are free, {what} needs {need_bytes / 1e9:.2f} GB; make room, or choose a coarser resample.spacing"
+        )
 
 
 def canonical_json(value: Any) -> str:

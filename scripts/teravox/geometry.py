@@ -9,6 +9,8 @@ import SimpleITK as sitk
 
 GRID_ATOL_VOXELS = 1e-3  # two writers' float32 headers of one grid differ by about 1e-5 of a voxel; a real shift is larger
 ORTHOGONAL_ATOL = 1e-3  # cosine between two axes: rounding in headers stays below, a gantry tilt of 0.06 degrees does not
+Shape = tuple[int, int, int]  # (x, y, z)
+
 LPS_FROM_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 
@@ -71,20 +73,35 @@ def native_affine(affine: np.ndarray, orientation: np.ndarray, shape: tuple[int,
     return affine @ np.linalg.inv(nib.orientations.inv_ornt_aff(orientation, shape))
 
 
-def isotropic_grid(shape: tuple[int, int, int], affine: np.ndarray, spacing_mm: float) -> tuple[tuple[int, int, int], np.ndarray]:
-    """The isotropic grid over the same field of view: own direction kept, the two grids' first voxel corners aligned.
+def box_of(shape: tuple[int, ...], affine: np.ndarray, direction: np.ndarray) -> np.ndarray:
+    """Where a volume begins and ends along three axes of the world, outer edges of its voxels: (2, 3), mm.
 
-    shape : (x, y, z); affine : (4, 4), RAS+, mm; spacing_mm : edge of the new voxels. Returns (shape, affine). An edge of
-    n voxels of s mm becomes round(n * s / spacing_mm) voxels, halves rounded up, at least 1: the one rounding rule that
-    images and labels share. What misses a half by less than a header's rounding is a half, however the volume is turned.
+    shape : (x, y, z); affine : (4, 4), RAS+, mm; direction : (3, 3), unit vectors of the axes as columns.
     """
-    old = spacing_of(affine)
-    size = np.maximum(np.floor(np.array(shape[:3]) * old / spacing_mm + 0.5 + GRID_ATOL_VOXELS), 1).astype(int)
-    grid = np.eye(4)
-    grid[:3, :3] = direction_of(affine) * spacing_mm
-    first_centre = (affine @ np.array([*(-0.5 + 0.5 * spacing_mm / old), 1.0]))[:3]
-    grid[:3, 3] = first_centre
-    return (int(size[0]), int(size[1]), int(size[2])), grid
+    corners = np.array(np.meshgrid(*[[-0.5, n - 0.5] for n in shape[:3]], indexing="ij")).reshape(3, -1)
+    along = np.linalg.solve(direction, affine[:3, :3] @ corners + affine[:3, 3:])
+    return np.stack([along.min(axis=1), along.max(axis=1)])
+
+
+def grid_over(box: np.ndarray, direction: np.ndarray, spacing: np.ndarray) -> tuple[tuple[int, int, int], np.ndarray]:
+    """The grid over a box as of `box_of`, the outer corners of its first voxel and of the box aligned: (shape, affine).
+
+    spacing : (3,), mm. An edge of L mm becomes round(L / spacing) voxels, halves rounded up, at least 1: the one rounding rule that images
+    and labels share. What misses a half by less than a header's rounding is a half, however the volume is turned.
+    """
+    low, high = box
+    size = np.maximum(np.floor((high - low) / spacing + 0.5 + GRID_ATOL_VOXELS), 1).astype(int)
+    affine = np.eye(4)
+    affine[:3, :3] = direction * spacing
+    affine[:3, 3] = direction @ (low + 0.5 * np.asarray(spacing))
+    return (int(size[0]), int(size[1]), int(size[2])), affine
+
+
+def window_of(affine: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """The affine of a grid that begins at the voxel `first` (x, y, z) of another one, which may lie outside it."""
+    moved = np.array(affine, float)
+    moved[:3, 3] = (affine @ np.array([*first, 1.0]))[:3]
+    return moved
 
 
 def sitk_geometry(affine: np.ndarray) -> tuple[list[float], list[float], list[float]]:

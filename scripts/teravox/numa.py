@@ -119,7 +119,7 @@ def require_memory(need_bytes: int, what: str) -> int:
     granted = granted_bytes()
     if need_bytes > granted:
         found = f"{what} needs {need_bytes / 1e9:.2f} GB, {granted / 1e9:.2f} GB are available"
-        raise UserError(f"{found}; use a coarser resample.spacing_mm, fewer train.filters or more memory")
+        raise UserError(f"{found}; use a coarser resample.spacing, fewer train.filters or more memory")
     return granted
 
 

@@ -12,6 +12,22 @@ SHAPE_BYTES = 750_000  # per convolution and distinct volume shape: oneDNN keeps
 ELEMENT_LIMIT = 2**31 - 1  # TensorFlow's kernels count in 32 bits; oneDNN falls back to a reference kernel at 2^31
 
 
+RESAMPLING_BYTES = 220_000_000  # Python, numpy, scipy and SimpleITK
+VOXEL_BYTES = 64  # of a case that is resampled in one piece, per voxel before and after
+
+
+def resampling_bytes(case: dict[str, Any], spacing: Any, memory_mb: float) -> int:
+    """Predicted peak of resampling one case: what `resample.memory_mb` allows, or less for a small case.
+
+    case : its case.json after ingestion; spacing : of the new grid, mm, a number or three.
+    """
+    native = [(np.array(channel["grid"]["shape"]), np.array(channel["grid"]["affine"])) for channel in case["channels"].values()]
+    old = max(float(np.prod(shape, dtype=float)) for shape, _ in native)
+    volume = max(float(np.prod(shape, dtype=float) * abs(np.linalg.det(affine[:3, :3]))) for shape, affine in native)
+    new = volume / float(np.prod(np.broadcast_to(np.array(spacing, float), 3)))
+    return int(min(memory_mb * 1e6, VOXEL_BYTES * (old + new))) + RESAMPLING_BYTES
+
+
 def padded(shape: list[int], multiple: int) -> list[int]:
     """Edges rounded up to a multiple."""
     return [edge + -edge % multiple for edge in shape]

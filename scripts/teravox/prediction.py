@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 
 import numpy as np
-import SimpleITK as sitk
 import tensorflow as tf
 
-from teravox import geometry, normalise, resample
+from teravox import normalise, resample, sampling
+from teravox.geometry import Shape
+from teravox.grids import Grid
 from teravox.network.unet import UNet
+
+TILES_BYTES = 1 << 28  # of one tile on the way to a case's own grid
 
 
 def probabilities(network: UNet, models: Sequence[dict[str, np.ndarray]], images: Sequence[np.ndarray]) -> np.ndarray:
@@ -26,17 +29,22 @@ def probabilities(network: UNet, models: Sequence[dict[str, np.ndarray]], images
     return total / len(models)
 
 
-def to_native(probability: np.ndarray, grid: np.ndarray, shape: tuple[int, int, int], affine: np.ndarray) -> np.ndarray:
+def to_native(probability: np.ndarray, grid: np.ndarray, shape: Shape, affine: np.ndarray) -> np.ndarray:
     """The most probable class on another grid, each class's probability interpolated linearly: (x, y, z) class indices.
 
-    probability : (x, y, z, classes) on `grid`; shape, affine : the other grid; RAS+, mm. Between equals the lower class wins.
+    probability : (x, y, z, classes) on `grid`; shape, affine : the other grid; RAS+, mm. Between equals the lower class wins; what lies
+    beyond the grid is class 0.
     """
-    best = np.full(shape, -1, np.float32)
-    winner = np.zeros(shape, np.uint8 if probability.shape[3] <= 256 else np.uint16)
-    for index in range(probability.shape[3]):
-        image = geometry.to_sitk(probability[..., index], grid)
-        for first, last, slab in resample.sample(image, shape, affine, sitk.sitkLinear):
-            better = slab > best[:, :, first:last]
-            best[:, :, first:last][better] = slab[better]
-            winner[:, :, first:last][better] = index
-    return winner
+    x, y, z, classes = probability.shape
+    way = resample.way_back(Grid((x, y, z), grid), Grid(shape, affine))
+    winner = np.empty(shape[::-1], np.uint8 if classes <= 256 else np.uint16)
+    for tile in sampling.plan(way, TILES_BYTES):
+        best = np.full((tile.z1 - tile.z0, tile.y1 - tile.y0, shape[0]), -np.inf)
+        part = winner[tile.z0 : tile.z1, tile.y0 : tile.y1]
+        for index in range(classes):
+            weight = way.block(sampling.reader(probability[..., index]), resample.as_float, tile)
+            better = weight > best + resample.TIE
+            np.copyto(best, weight, where=better)
+            part[better] = index
+        part[~np.broadcast_to(way.inside(tile), part.shape)] = 0
+    return winner.T

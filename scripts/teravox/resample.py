@@ -1,15 +1,22 @@
 """Images and labels onto another grid, from file to file, a tile at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from teravox import sampling
 from teravox.bulk import Bulk
 from teravox.errors import UserError
+from teravox.grids import Grid
 from teravox.sampling import Reader, Sampler, Tile
 
+CT_AIR = -1000.0  # HU
 TIE = 1e-6  # of a label's weight: less decides nothing, so that rounding does not
+
+
+def as_float(old: np.ndarray) -> np.ndarray:
+    return old.astype(np.float64)
 
 
 def as_dtype(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -26,7 +33,7 @@ def image_tile(way: Sampler, read: Reader, tile: Tile, limits: tuple[float, floa
     limits : least and largest value of the old volume, which no interpolation leaves (B-spline and Lanczos would); background : of what
     lies outside the old volume.
     """
-    block, inside = way.block(read, lambda old: old.astype(np.float64), tile), way.inside(tile)
+    block, inside = way.block(read, as_float, tile), way.inside(tile)
     outside = None if inside.all() else ~np.broadcast_to(inside, block.shape)
     found = np.empty(block.shape, dtype)
     for number, plane in enumerate(block):  # one plane stays in the processor's cache
@@ -64,18 +71,49 @@ def label_tile(way: Sampler, read: Reader, tile: Tile) -> np.ndarray:
 def write_image(
     source: Bulk, target: Bulk, channel: int, way: Sampler, limits: tuple[float, float], background: float, memory_bytes: int, threads: int
 ) -> Iterator[float]:
-    """Write one channel of `target` from `source`; yields the share of the grid that each finished tile is."""
+    """Write one channel of `target` from `source`, as `image_tile`; yields after each tile which share of the grid is done."""
 
     def work(tile: Tile) -> None:
         target.write(image_tile(way, source.read, tile, limits, background, target.dtype), tile.z0, tile.y0, channel)
 
-    yield from _tiles(way, work, 0, memory_bytes, threads)
+    return _each(way, work, 2 * target.dtype.itemsize, memory_bytes, threads)
 
 
 def write_label(source: Bulk, target: Bulk, way: Sampler, memory_bytes: int, threads: int) -> Iterator[float]:
-    """Write a label map, as `write_image`."""
+    """Write a label map from `source`, as `label_tile`; yields after each tile which share of the grid is done."""
 
     def work(tile: Tile) -> None:
         target.write(label_tile(way, source.read, tile), tile.z0, tile.y0)
 
-    yield from _tiles(way, work, 0, memory_bytes, threads)
+    return _each(way, work, 8 + 3 * target.dtype.itemsize + 2, memory_bytes, threads)
+
+
+def _each(way: Sampler, work: Callable[[Tile], None], voxel_bytes: int, memory_bytes: int, threads: int) -> Iterator[float]:
+    try:
+        tiles = sampling.plan(way, memory_bytes // threads, voxel_bytes)
+    except MemoryError:
+        wide = f"one row of {way.new_shape[0]} voxels does not fit {memory_bytes / 1e6:.0f} MB for {threads} threads"
+        raise UserError(f"resample.memory_mb: {wide}; expected more, or a coarser resample.spacing") from None
+    voxels = int(np.prod(way.new_shape, dtype=np.int64))
+    for tile in sampling.each(tiles, work, threads):
+        yield (tile.z1 - tile.z0) * (tile.y1 - tile.y0) * way.new_shape[0] / voxels
+
+
+def background_of(channel: dict[str, Any], limits: tuple[float, float]) -> float:
+    """The value of an image beyond its field of view: as configured, else air in CT and the image's least value otherwise.
+
+    channel : an item of the configuration's `channels`; limits : least and largest value of the image.
+    """
+    if channel["background"] != "auto":
+        return float(channel["background"])
+    return max(limits[0], CT_AIR) if channel["match"]["modality"] == "CT" else limits[0]
+
+
+def label_way(native: Grid, grid: Grid, method: str) -> Sampler:
+    """From a label map onto a case's grid. Without a low-pass: it would thin what is thin already."""
+    return sampling.sampler(native, grid, method, low_pass=False)
+
+
+def way_back(grid: Grid, native: Grid) -> Sampler:
+    """From a case's grid onto its native one. The grid may end half a voxel of its own short of the field of view, by rounding."""
+    return sampling.sampler(grid, native, "linear", low_pass=False, reach=0.5)

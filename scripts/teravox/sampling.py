@@ -16,9 +16,10 @@ import scipy.sparse
 import SimpleITK as sitk
 
 from teravox import geometry, interpolation
+from teravox.geometry import Shape
+from teravox.grids import Grid
 from teravox.interpolation import Axis
 
-Shape = tuple[int, int, int]
 Reader = Callable[[int, int, int, int], np.ndarray]  # (z0, z1, y0, y1) -> the old volume's block, full width
 Convert = Callable[[np.ndarray], np.ndarray]  # of an old block before it is interpolated
 
@@ -26,6 +27,11 @@ TILE_BYTES = 1 << 25  # of a block in float64: larger ones are no faster
 CHUNK = 4096  # columns of a product at a time, so that they stay in the processor's cache
 PART_VOXELS = 1 << 21  # of the old volume under one part of a turned grid
 PART_EDGE = 64  # largest edge of such a part
+
+
+def reader(array: np.ndarray) -> Reader:
+    """Of an array (x, y, z) in memory."""
+    return lambda z0, z1, y0, y1: array.T[z0:z1, y0:y1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,22 +66,22 @@ class Sampler(Protocol):
         """Voxels that `block` computes, those between the passes included."""
 
 
-def sampler(shape: Shape, affine: np.ndarray, new_shape: Shape, grid: np.ndarray, method: str, low_pass: bool = True, reach: float = 0) -> Sampler:
-    """The way from a volume (x, y, z) onto a grid (x, y, z); affine, grid : (4, 4), RAS+, mm; method : of `interpolation.INTERPOLATIONS`.
+def sampler(old: Grid, new: Grid, method: str, low_pass: bool = True, reach: float = 0) -> Sampler:
+    """The way from a volume's grid onto another one. method : of `interpolation.INTERPOLATIONS`.
 
     low_pass : whether an axis of the volume that shrinks, and no other, is low-passed first (not with `nearest`); reach : in voxels of the
     old volume, how far beyond its outer edges the edge's value extends.
     """
-    matrix = np.linalg.inv(affine) @ grid  # new index to old index
+    matrix = np.linalg.inv(old.affine) @ new.affine  # new index to old index
     towards = np.abs(matrix[:3, :3] / np.linalg.norm(matrix[:3, :3], axis=0)).argmax(axis=1)  # the new axis that runs most along each old one
-    shrink = geometry.spacing_of(grid)[towards] / geometry.spacing_of(affine) if low_pass and method != "nearest" else np.ones(3)
-    across = np.abs(matrix[:3, :3] - np.diag(np.diag(matrix[:3, :3]))) @ np.array(new_shape)
+    shrinks = geometry.spacing_of(new.affine)[towards] / geometry.spacing_of(old.affine)
+    shrink = [float(s) if low_pass and method != "nearest" else 1.0 for s in shrinks]
+    across = np.abs(matrix[:3, :3] - np.diag(np.diag(matrix[:3, :3]))) @ np.array(new.shape)
     if (np.diag(matrix)[:3] > 0).all() and across.max() < geometry.GRID_ATOL_VOXELS:
-        axes = [
-            interpolation.axis(shape[a], matrix[a, a] * np.arange(new_shape[a]) + matrix[a, 3], method, float(shrink[a]), reach) for a in range(3)
-        ]
-        return Separable(shape, axes[0], axes[1], axes[2])
-    return Turned(shape, new_shape, matrix, method, tuple(float(s) for s in shrink), reach)
+        places = [matrix[a, a] * np.arange(new.shape[a]) + matrix[a, 3] for a in range(3)]
+        x, y, z = (interpolation.axis(old.shape[a], places[a], method, shrink[a], reach) for a in range(3))
+        return Separable(old.shape, x, y, z)
+    return Turned(old.shape, new.shape, matrix, method, tuple(shrink), reach)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from teravox import hashing
 from teravox.errors import UserError
 
@@ -70,6 +72,14 @@ def check_leaks(cases: list[dict[str, Any]], assigned: dict[str, dict[str, Any]]
                 raise UserError(
                     f"split: cases '{other}' and '{name}' {what} but stand on two sides; give them one patient in the case table, or remove one"
                 )
+
+
+def median_spacing(cases: list[dict[str, Any]], assigned: dict[str, dict[str, Any]]) -> list[float]:
+    """Along each axis (x, y, z) the median voxel edge of the cases outside the test set, mm: from their headers, of their first channel.
+
+    cases : documents of the accepted cases; assigned : as of `split`.
+    """
+    return np.median([case["spacing_mm"] for case in cases if assigned[case["case"]]["set"] != "test"], axis=0).tolist()
 
 
 def training_cases(split_document: dict[str, Any], fold: int) -> list[str]:

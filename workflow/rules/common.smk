@@ -188,6 +188,37 @@ def after_split(wildcards):
     return []
 
 
+AUTO_SPACING = CONFIG["resample"]["spacing"] == "auto"
+after_spacing = [after_split] if AUTO_SPACING else []
+
+
+def grid_settings(stage):
+    """`settings` of a stage that makes a grid; with `spacing: auto` the value that the split found."""
+
+    def resolved(wildcards):
+        found = configuration.stage_settings(CONFIG, stage)
+        found["resample"]["spacing"] = assigned()["spacing_mm"]
+        return files.canonical_json(found)
+
+    return resolved if AUTO_SPACING else settings(stage)
+
+
+def case_threads(wildcards):
+    """A case's share of the cores, when all cases run side by side; it changes no value."""
+    return max(1, (workflow.cores or 1) // len(CASES))
+
+
+def resampling_mb(wildcards, input):
+    """The predicted peak of resampling a case in MB (10^6 bytes), from its headers."""
+    # A case.json that does not exist yet must raise FileNotFoundError: Snakemake then asks again once it does.
+    case = json.loads(Path(input.case).read_text())
+    if case["verdict"] == "rejected":
+        return 0  # it fails, and says why
+    options = CONFIG["resample"]
+    spacing = assigned()["spacing_mm"] if AUTO_SPACING else options["spacing"]
+    return planning.resampling_bytes(case, spacing, options["memory_mb"]) // 10**6 + 1
+
+
 def resampled(names):
     return [f"{RESULTS}/resample/{name}/case.json" for name in names]
 

@@ -1,5 +1,6 @@
 rule resample_case:
     input:
+        *after_spacing,
         case=f"{RESULTS}/ingest/{{case}}/case.json",
         code=code("resample"),
     output:
@@ -10,12 +11,60 @@ rule resample_case:
         f"{RESULTS}/logs/resample_case/{{case}}.log",
     conda:
         "../../envs/volumes.yaml"
+    threads: case_threads
+    resources:
+        mem_mb=resampling_mb,
+        memory_mb=CONFIG["resample"]["memory_mb"],  # changes no value
     params:
-        settings=settings("resample"),
+        settings=grid_settings("resample"),
         versions=versions("resample"),
     shell:
         "python scripts/resample.py {input.case} --settings {params.settings:q} --threads {threads}"
-        f" --out {RESULTS}/resample/{{wildcards.case}} > {{log}} 2>&1"
+        f" --memory-mb {{resources.memory_mb}} --out {RESULTS}/resample/{{wildcards.case}} > {{log}} 2>&1"
+
+
+rule ceiling_case:
+    input:
+        *after_spacing,
+        case=f"{RESULTS}/ingest/{{case}}/case.json",
+        code=code("ceiling"),
+    output:
+        f"{RESULTS}/ceiling/{{case}}.json",
+    log:
+        f"{RESULTS}/logs/ceiling_case/{{case}}.log",
+    conda:
+        "../../envs/volumes.yaml"
+    threads: case_threads
+    resources:
+        mem_mb=resampling_mb,
+        memory_mb=CONFIG["resample"]["memory_mb"],
+    params:
+        settings=grid_settings("ceiling"),
+        versions=versions("ceiling"),
+    shell:
+        "python scripts/ceiling.py case {input.case} --settings {params.settings:q} --threads {threads}"
+        " --memory-mb {resources.memory_mb} --out {output} > {log} 2>&1"
+
+
+# A target of its own: what a spacing costs the labels, before anything else is made.
+rule ceiling:
+    input:
+        lambda wildcards: expand(f"{RESULTS}/ceiling/{{case}}.json", case=assigned()["cases"]),
+        split=ancient(f"{RESULTS}/split.json"),
+        code=code("ceiling"),
+    output:
+        document=f"{RESULTS}/ceiling.json",
+        table=f"{RESULTS}/ceiling.tsv",
+    log:
+        f"{RESULTS}/logs/ceiling.log",
+    conda:
+        "../../envs/volumes.yaml"
+    params:
+        settings=grid_settings("ceiling"),
+        versions=versions("ceiling"),
+    shell:
+        f"python scripts/ceiling.py all --split {{input.split}} --cases {RESULTS}/ceiling --settings {{params.settings:q}}"
+        " --out {output.document} 2>&1 | tee {log}"
 
 
 rule fingerprint_fold:
