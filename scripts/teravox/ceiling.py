@@ -9,6 +9,7 @@ import numpy as np
 from teravox import bulk, files, resample, streamed_scores
 from teravox.bulk import Bulk
 
+COMPARED_BYTES = 1 << 28  # of a comparison at a time: more makes it no faster
 LOSS = 0.05  # of a label's volume: more is worth a warning
 COLUMNS = ("spacing_mm", "label", "cases", "dice_mean", "dice_min", "nsd_mean", "nsd_min", "volume_change_worst", "components", "lost_components")
 
@@ -33,7 +34,7 @@ def scores(
             [item["value"] for item in settings["labels"]],
             settings["resample"]["ceiling_tolerance_mm"],
             settings["ignore_value"],
-            memory_bytes,
+            min(memory_bytes, COMPARED_BYTES),
         )
     return {item["name"]: found[item["value"]] for item in settings["labels"]}
 

@@ -86,11 +86,13 @@ def box_of(shape: tuple[int, ...], affine: np.ndarray, direction: np.ndarray) ->
 def grid_over(box: np.ndarray, direction: np.ndarray, spacing: np.ndarray) -> tuple[tuple[int, int, int], np.ndarray]:
     """The grid over a box as of `box_of`, the outer corners of its first voxel and of the box aligned: (shape, affine).
 
-    spacing : (3,), mm. An edge of L mm becomes round(L / spacing) voxels, halves rounded up, at least 1: the one rounding rule that images
-    and labels share. What misses a half by less than a header's rounding is a half, however the volume is turned.
+    spacing : (3,), mm. An edge of L mm becomes round(L / spacing) voxels, halves rounded up: the one rounding rule that images and labels
+    share. An edge of less than half a voxel becomes one voxel about its middle. What misses a half by less than a header's rounding is a half, however the volume is turned.
     """
     low, high = box
-    size = np.maximum(np.floor((high - low) / spacing + 0.5 + GRID_ATOL_VOXELS), 1).astype(int)
+    size = np.floor((high - low) / spacing + 0.5 + GRID_ATOL_VOXELS).astype(int)
+    low = np.where(size < 1, (low + high - spacing) / 2, low)
+    size = np.maximum(size, 1)
     affine = np.eye(4)
     affine[:3, :3] = direction * spacing
     affine[:3, 3] = direction @ (low + 0.5 * np.asarray(spacing))

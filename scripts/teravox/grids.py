@@ -37,13 +37,13 @@ def foreground(slabs: Iterable[np.ndarray], above: float) -> np.ndarray | None:
 
     slabs : (z, y, x), from the first plane of a volume to its last.
     """
-    used: list[list[np.ndarray]] = [[], [], []]
+    columns, rows, planes = [], [], []
     for slab in slabs:
         mask = slab > above
-        used[0].append(mask.any(axis=(0, 1)))
-        used[1].append(mask.any(axis=(0, 2)))
-        used[2].append(mask.any(axis=(1, 2)))
-    lines = [np.any(used[0], axis=0), np.any(used[1], axis=0), np.concatenate(used[2])]
+        columns.append(np.any(mask, axis=(0, 1)))
+        rows.append(np.any(mask, axis=(0, 2)))
+        planes.append(np.any(mask, axis=(1, 2)))
+    lines = np.any(columns, axis=0), np.any(rows, axis=0), np.concatenate(planes)
     found = [np.flatnonzero(line) for line in lines]
     return np.array([[line[0] for line in found], [line[-1] for line in found]]) if all(line.size for line in found) else None
 

@@ -16,6 +16,7 @@ LANCZOS_RADIUS = 5  # voxels to each side, as in SimpleITK
 PREFILTER_RADIUS = 18  # the pole's power there is 5e-11
 KERNEL_ERROR = 1e-6  # share of the low-pass kernel that is cut off
 POSITION_DIGITS = 9  # of a voxel: what differs by less than rounding is one place
+LEAST_WEIGHT = 1e-9
 EDGE = 1e-6  # voxels
 
 Rows = tuple[np.ndarray, np.ndarray]  # indices of old voxels (may lie outside the axis) and their weights, both (new, taps)
@@ -62,7 +63,10 @@ def axis(old: int, positions: np.ndarray, interpolation: str, shrink: float, rea
     if shrink > 1 + EDGE and interpolation != "nearest":
         matrix = matrix @ _matrix(_low_pass(everywhere, shrink), old, _clamp)
     matrix = scipy.sparse.csr_array(matrix)
+    matrix.data[np.abs(matrix.data) < LEAST_WEIGHT] = 0  # so that a voxel on a voxel is that voxel
+    matrix.eliminate_zeros()
     matrix.sum_duplicates()
+    matrix.data /= np.repeat(matrix.sum(axis=1), np.diff(matrix.indptr))
     return Axis(matrix, inside)
 
 

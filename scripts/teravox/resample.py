@@ -1,5 +1,6 @@
 """Images and labels onto another grid, from file to file, a tile at a time."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,11 +62,15 @@ def label_tile(way: Sampler, read: Reader, tile: Tile) -> np.ndarray:
     if values.size > 1:
         best = np.full(shape, -np.inf)
         for value in values:
-            weight = way.block(within, lambda part, value=value: (part == value).astype(np.float64), tile)
+            weight = way.block(within, functools.partial(_indicator, value), tile)
             better = weight > best + TIE
             np.copyto(best, weight, where=better)
             found[better] = value
     return np.where(way.inside(tile), found, old.dtype.type(0))
+
+
+def _indicator(value: int, labels: np.ndarray) -> np.ndarray:
+    return (labels == value).astype(np.float64)
 
 
 def write_image(

@@ -280,31 +280,30 @@ def plan(way: Sampler, memory_bytes: int, extra: int = 0) -> list[Tile]:
     """
     width, height, depth = way.new_shape
 
-    def costs(rows: int, planes: int) -> tuple[int, float]:
-        tile = _middle(way.new_shape, rows, planes)
-        return way.bytes_of(tile) + extra * width * rows * planes, way.work_of(tile) / (rows * planes)
+    def need(tile: Tile) -> int:
+        return way.bytes_of(tile) + extra * width * (tile.y1 - tile.y0) * (tile.z1 - tile.z0)
 
     sizes = {}
     for rows, planes in itertools.product(_halves(height), _halves(depth)):
-        if 8 * width * rows * planes <= TILE_BYTES or rows == planes == 1:
-            need, work = costs(rows, planes)
-            if need <= memory_bytes:
-                sizes[rows, planes] = (work, -rows * planes)
-    if not sizes:
-        raise MemoryError
-    rows, planes = min(sizes, key=lambda size: sizes[size])
+        middle = _tiles(height, depth, rows, planes)[-(-height // rows) // 2 + (-(-depth // planes) // 2) * -(-height // rows)]
+        if need(middle) <= memory_bytes and (8 * width * rows * planes <= TILE_BYTES or rows == planes == 1):
+            sizes[rows, planes] = (way.work_of(middle) / (rows * planes), -rows * planes)
+    for rows, planes in sorted(sizes, key=lambda size: sizes[size]):
+        tiles = _tiles(height, depth, rows, planes)
+        across, along = tiles[: -(-height // rows)], tiles[:: -(-height // rows)]
+        widest, highest = max(across, key=need), max(along, key=need)
+        if need(Tile(highest.z0, highest.z1, widest.y0, widest.y1)) <= memory_bytes:
+            return tiles
+    raise MemoryError
+
+
+def _tiles(height: int, depth: int, rows: int, planes: int) -> list[Tile]:
     return [Tile(z, min(z + planes, depth), y, min(y + rows, height)) for z in range(0, depth, planes) for y in range(0, height, rows)]
 
 
 def _halves(size: int) -> list[int]:
     """The size itself, and powers of two below it."""
     return [size, *(1 << power for power in range((size - 1).bit_length()))]
-
-
-def _middle(new_shape: Shape, rows: int, planes: int) -> Tile:
-    """A tile as it is in the middle of a grid, where its surroundings are widest."""
-    y, z = ((count // size - 1) // 2 * size for count, size in ((new_shape[1], rows), (new_shape[2], planes)))
-    return Tile(z, z + planes, y, y + rows)
 
 
 def each(tiles: list[Tile], work: Callable[[Tile], None], threads: int) -> Iterator[Tile]:
