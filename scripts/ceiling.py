@@ -9,13 +9,15 @@ from pathlib import Path
 import SimpleITK as sitk
 
 from teravox import bulk, ceiling, files, hashing, numa, plan, progress, resample, unpacked
+from teravox import config as configuration
 from teravox.errors import parse_settings, run_command
 from teravox.records import Recorder
 
 
 def case_command(args: argparse.Namespace) -> None:
     recorder = Recorder("ceiling", __file__)
-    settings, options = args.settings, args.settings["resample"]
+    settings = configuration.filled(args.settings, "ceiling")
+    options = settings["resample"]
     sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(1)  # tiles run side by side
     case = unpacked.accepted(args.case)
     spacings = [options["spacing"], *(spacing for spacing in options["ceiling_spacings"] if spacing != options["spacing"])]
@@ -41,7 +43,7 @@ def case_command(args: argparse.Namespace) -> None:
         {"case": case["case"], "spacings": found},
         artefacts={args.out.name: hashing.text_digest(files.canonical_json(found))},
         inputs={f"ingest/{case['case']}/label.nii.gz": case["provenance"]["artefacts"]["label.nii.gz"]},
-        settings=settings,
+        settings=args.settings,
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import SimpleITK as sitk
 
 from teravox import bulk, ceiling, files, numa, plan, progress, sampling, statistics, unpacked
+from teravox import config as configuration
 from teravox import resample as stage
 from teravox.errors import parse_settings, run_command
 from teravox.records import Recorder
@@ -16,7 +17,8 @@ from teravox.records import Recorder
 
 def main(args: argparse.Namespace) -> None:
     recorder = Recorder("resample", __file__)
-    settings, options = args.settings, args.settings["resample"]
+    settings = configuration.filled(args.settings, "resample")
+    options = settings["resample"]
     sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(1)  # tiles run side by side
     case = unpacked.accepted(args.case)
     names = [channel["name"] for channel in settings["channels"]]
@@ -65,7 +67,7 @@ def main(args: argparse.Namespace) -> None:
         },
         artefacts=artefacts,
         inputs={f"ingest/{case['case']}/{name}": content for name, content in case["provenance"]["artefacts"].items()},
-        settings=settings,
+        settings=args.settings,
         run={"threads": args.threads, "memory_mb": args.memory_mb, "memory_granted_bytes": granted},
     )
 

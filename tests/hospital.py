@@ -24,7 +24,7 @@ def settings(tree: Path | str, **changes: Any) -> dict[str, Any]:
         "labels": [{"name": "lesion", "value": 1}],
         "regions": [],
         "split": {"folds": 2, "test_fraction": 0},
-        "resample": {"spacing_mm": 0.7},
+        "resample": {"spacing": 0.7},
         "train": {"folds": [0, 1]},
         "evaluate": {"picture_channel": ""},
         **changes,

@@ -37,8 +37,14 @@ MISTAKES = [
     (minimal(train={"steps": True}), "'train.steps' is True, expected a value of type integer"),
     (minimal(train={"learning_rate": True}), "'train.learning_rate' is True, expected a value of type number"),
     (minimal(train={"learning_rate": float("nan")}), "'train.learning_rate' is nan, expected a value of type number"),
-    (minimal(resample={"spacing_mm": float("inf")}), "'resample.spacing_mm' is inf, expected a value of type number"),
-    (minimal(resample={"spacing_mm": 0}), "'resample.spacing_mm' is 0, expected more than 0"),
+    (minimal(resample={"spacing": float("inf")}), "'resample.spacing' is inf, expected a value of type number or array or string"),
+    (minimal(resample={"spacing": "fine"}), "'resample.spacing' is 'fine', expected a number, three numbers or auto"),
+    (minimal(resample={"spacing": [1, 1]}), "'resample.spacing' is [1, 1], expected at least 3 entry"),
+    (minimal(resample={"spacing": [1, 0, 1]}), "'resample.spacing.1' is 0, expected more than 0"),
+    (minimal(resample={"spacing_mm": 1}), "unknown key 'resample.spacing_mm', did you mean 'spacing'?"),
+    (minimal(resample={"min_size": 5, "max_size": [9, 4, 9]}), "'resample.min_size' is 5, expected no more than max_size ([9, 4, 9])"),
+    (minimal(channels=[{"name": "t1", "background": "dark"}]), "'channels.0.background' is 'dark', expected a number or auto"),
+    (minimal(resample={"spacing": 0}), "'resample.spacing' is 0, expected more than 0"),
     (minimal(resample=None), "'resample' is None, expected a value of type object"),
     (minimal(split={"folds": 1}), "'split.folds' is 1, expected at least 2"),
     (minimal(split={"test_fraction": 0.95}), "'split.test_fraction' is 0.95, expected at most 0.9"),
@@ -142,9 +148,11 @@ def test_a_stage_gets_what_it_names_and_nothing_else(name: str, stage: str) -> N
     part = config.stage_settings(whole, stage)
     assert set(part) == {key.split(".")[0] for key in config.STAGE_SETTINGS[stage]}
     for key in config.STAGE_SETTINGS[stage]:
-        if key in {"channels.name", "channels.match"}:
-            keys = [other.removeprefix("channels.") for other in config.STAGE_SETTINGS[stage] if other.startswith("channels.")]
-            assert part["channels"] == [{name: channel[name] for name in keys} for channel in whole["channels"]]
+        if key.startswith("channels."):
+            _, *names = key.split(".")
+            for channel, whole_channel in zip(part["channels"], whole["channels"], strict=True):
+                assert functools.reduce(dict.__getitem__, names, channel) == functools.reduce(dict.__getitem__, names, whole_channel)
+                assert set(channel) == {other.split(".")[1] for other in config.STAGE_SETTINGS[stage] if other.startswith("channels.")}
         else:
             names = key.split(".")
             assert functools.reduce(dict.__getitem__, names, part) == functools.reduce(dict.__getitem__, names, whole)
@@ -166,7 +174,7 @@ def test_only_the_stages_that_read_a_key_change_with_it() -> None:
     changed["train"]["steps"] -= 1
     ignoring = {**copy.deepcopy(whole), "ignore_value": 255}
     differ = {stage for stage in config.STAGE_SETTINGS if config.stage_settings(whole, stage) != config.stage_settings(ignoring, stage)}
-    assert differ == {"ingest", "split", "fingerprint", "train", "evaluate", "report"}
+    assert differ == {"ingest", "split", "resample", "ceiling", "fingerprint", "train", "evaluate", "report"}
     assert config.stage_settings(whole, "train") == config.stage_settings(changed, "train")  # a further fold retrains no other
 
 

@@ -104,12 +104,16 @@ def test_one_voxel_in_both_conventions() -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.tuples(*[st.integers(1, 60)] * 3), affines, st.floats(0.3, 5))
 def test_the_isotropic_grid_covers_the_same_field_of_view(shape: tuple[int, int, int], affine: np.ndarray, spacing: float) -> None:
-    size, grid = geometry.isotropic_grid(shape, affine, spacing)
+    direction = geometry.direction_of(affine)
+    size, grid = geometry.grid_over(geometry.box_of(shape, affine, direction), direction, np.full(3, spacing))
     old = voxel_sizes(affine)
     np.testing.assert_allclose(voxel_sizes(grid), spacing, rtol=1e-9)
     np.testing.assert_allclose(geometry.direction_of(grid), geometry.direction_of(affine), atol=1e-9)
-    corner = [-0.5] * 3
-    np.testing.assert_allclose(apply_affine(grid, corner), apply_affine(affine, corner), atol=1e-6)
+    corner = np.full(3, -0.5)
+    away = np.abs(np.linalg.inv(affine[:3, :3]) @ (apply_affine(grid, corner) - apply_affine(affine, corner)))
+    assert (away[np.array(shape) * old >= spacing / 2] < 1e-6).all()  # a thinner edge becomes one voxel about its middle
+    middle = apply_affine(np.linalg.inv(affine), apply_affine(grid, np.zeros(3)))
+    assert (np.abs(middle - (np.array(shape) - 1) / 2) < 1e-6)[np.array(shape) * old < spacing * 0.49].all()
     for n, s, m in zip(shape, old, size, strict=True):
         assert m == 1 or abs(m * spacing - n * s) <= spacing * (0.5 + geometry.GRID_ATOL_VOXELS) + 1e-9
         assert m >= 1
@@ -117,7 +121,8 @@ def test_the_isotropic_grid_covers_the_same_field_of_view(shape: tuple[int, int,
 
 @pytest.mark.parametrize(("n", "old", "new", "expected"), [(10, 1, 4, 3), (9, 1, 2, 5), (5, 1, 2, 3), (1, 1, 10, 1), (32, 1, 4, 8), (7, 0.5, 0.5, 7)])
 def test_the_number_of_voxels_is_rounded_half_up(n: int, old: float, new: float, expected: int) -> None:
-    assert geometry.isotropic_grid((n, n, n), np.diag([old, old, old, 1]), new)[0] == (expected,) * 3
+    box = geometry.box_of((n, n, n), np.diag([old, old, old, 1]), np.eye(3))
+    assert geometry.grid_over(box, np.eye(3), np.full(3, new))[0] == (expected,) * 3
 
 
 @settings(max_examples=40, deadline=None)

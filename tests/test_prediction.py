@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+import naive_resampling as naive
+
 import teravox.network  # noqa: F401, isort: skip
 import tensorflow as tf
 
-from teravox import geometry, prediction, resample
+from teravox import prediction, sampling
 from teravox.network.unet import UNet
 from test_geometry import affine_of
 
@@ -18,9 +20,9 @@ def one_hot(classes: np.ndarray, count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("turn", [(0, 0, 0), (10, -20, 30)])
-@pytest.mark.parametrize("slab_bytes", [1, 1 << 26])
-def test_the_same_grid_changes_nothing(monkeypatch: pytest.MonkeyPatch, turn: tuple[int, int, int], slab_bytes: int) -> None:
-    monkeypatch.setattr(resample, "SLAB_BYTES", slab_bytes)
+@pytest.mark.parametrize("tile_bytes", [8 * 6 * 2, 1 << 25])
+def test_the_same_grid_changes_nothing(monkeypatch: pytest.MonkeyPatch, turn: tuple[int, int, int], tile_bytes: int) -> None:
+    monkeypatch.setattr(sampling, "TILE_BYTES", tile_bytes)
     affine = affine_of((0, 1, 2), (1, 1, 1), (2, 2, 2), (5, -6, 7), turn)
     classes = RNG.integers(0, 4, (6, 7, 8))
     np.testing.assert_array_equal(prediction.to_native(one_hot(classes, 4), affine, (6, 7, 8), affine), classes)
@@ -29,7 +31,8 @@ def test_the_same_grid_changes_nothing(monkeypatch: pytest.MonkeyPatch, turn: tu
 @pytest.mark.parametrize("turn", [(0, 0, 0), (10, -20, 30)])
 def test_a_class_goes_to_where_it_lies_in_the_world(turn: tuple[int, int, int]) -> None:
     native = affine_of((0, 1, 2), (1, 1, 1), (0.5, 1, 2), (5, -6, 7), turn)
-    shape, grid = geometry.isotropic_grid((16, 8, 4), native, 1.0)
+    made = naive.grid_of((16, 8, 4), native, 1.0)
+    shape, grid = made.shape, made.affine
     assert shape == (8, 8, 8)
     classes = np.zeros(shape, int)
     classes[2:6, 2:6, 2:6] = 1
@@ -42,7 +45,8 @@ def test_a_class_goes_to_where_it_lies_in_the_world(turn: tuple[int, int, int]) 
 def test_back_from_a_coarser_grid_keeps_classes_and_centre() -> None:
     native = np.diag([0.7, 0.8, 2.5, 1.0])
     native_shape = (40, 36, 12)
-    shape, grid = geometry.isotropic_grid(native_shape, native, 1.0)
+    made = naive.grid_of(native_shape, native, 1.0)
+    shape, grid = made.shape, made.affine
     world = np.stack(np.meshgrid(*[np.arange(n) + grid[i, 3] for i, n in enumerate(shape)], indexing="ij"), axis=-1)
     classes = (np.linalg.norm(world - [14, 14, 14], axis=-1) < 8).astype(int) * 2
     found = prediction.to_native(one_hot(classes, 3), grid, native_shape, native)

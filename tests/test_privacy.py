@@ -314,7 +314,7 @@ def test_volume_files_leave_nothing(checkout: Path) -> None:
     lines = ["case\tpatient\tct\tlabel"]
     lines += [f"{case}\tMRN7{'2' if case == 'other' else '1'}\t{image}\t{label}" for case, image, label in rows]
     (checkout / "data" / "cases.tsv").write_text("\n".join(lines).replace(f"{checkout}/", "") + "\n")
-    settings = hospital.settings("", on_rejected="exclude", results="results_table", shard={"count": 2}, resample={"spacing_mm": 1})
+    settings = hospital.settings("", on_rejected="exclude", results="results_table", shard={"count": 2}, resample={"spacing": 1})
     settings |= {"dataset": {"layout": "table", "path": "data/cases.tsv"}, "labels": [{"name": "a", "value": 1}, {"name": "b", "value": 2}]}
     settings |= {"channels": [{"name": "ct"}]}
     printed = workflow(checkout, settings)

@@ -58,7 +58,7 @@ class Workspace:
             "results": "results",
             "dataset": {"layout": "table", "path": "data/tiny/cases.tsv"},
             "split": {"folds": 2},
-            "resample": {"spacing_mm": 9},
+            "resample": {"spacing": 9},
             "shard": {"count": 2, "block_mb": 0.01},
             "train": {"folds": [0, 1], "levels": 3, "filters": 2, "steps": 6, "threads": 2},
             "predict": {"threads": 1},

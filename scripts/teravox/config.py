@@ -82,7 +82,7 @@ def describe(error: jsonschema.ValidationError) -> str:
         return f"key '{f'{where}.' if where else ''}{missing}' is missing"
     expected = {
         "enum": lambda v: f"one of {', '.join(map(str, v))}",
-        "type": lambda v: f"a value of type {v}",
+        "type": lambda v: f"a value of type {v if isinstance(v, str) else ' or '.join(v)}",
         "pattern": lambda v: "letters, digits, _ and - only" if "./" not in v else "letters, digits and _ . / - only",
         "minimum": lambda v: f"at least {v}",
         "exclusiveMinimum": lambda v: f"more than {v}",

@@ -87,7 +87,8 @@ def grid_over(box: np.ndarray, direction: np.ndarray, spacing: np.ndarray) -> tu
     """The grid over a box as of `box_of`, the outer corners of its first voxel and of the box aligned: (shape, affine).
 
     spacing : (3,), mm. An edge of L mm becomes round(L / spacing) voxels, halves rounded up: the one rounding rule that images and labels
-    share. An edge of less than half a voxel becomes one voxel about its middle. What misses a half by less than a header's rounding is a half, however the volume is turned.
+    share. What misses a half by less than a header's rounding is a half, however the volume is turned. An edge of less than half a voxel
+    becomes one voxel about its middle.
     """
     low, high = box
     size = np.floor((high - low) / spacing + 0.5 + GRID_ATOL_VOXELS).astype(int)
