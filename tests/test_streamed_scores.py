@@ -94,7 +94,7 @@ def test_equals_the_scores_of_whole_arrays(tolerance: float, spacing: tuple[floa
     back[back == 7] = 0
     back[tuple(n // 2 for n in shape)] = 9
     values, affine = [1, 7, 9, 11, 300, 65535], affine_of(spacing, angles, (-1, 1, -1))
-    for ignore in (None, 12, 40000):
+    for ignore in (None, 12):
         found = at_any_memory(back, native, affine, values, tolerance, ignore)
         assert found == {value: whole(back, native, affine, value, tolerance, ignore) for value in values}
     assert (found[11]["dice"], found[11]["nsd"], found[11]["volume_change"]) == (None, None, None)
@@ -206,13 +206,10 @@ def test_by_hand() -> None:
     lost = {"components": 3, "lost_components": 2, "lost_voxels_largest": 2}
     assert at_any_memory(back, native, affine, [300], 1.9, None) == {300: {**expected, "nsd": 6 / 10, **lost}}
     assert at_any_memory(back, native, affine, [300], 2.0, None) == {300: {**expected, "nsd": 7 / 10, **lost}}
-    native[0, 5, 5] = 44  # ignored: the pair is a single voxel
+    native[0, 5, 5] = 44  # ignored: the pair is a single voxel, and what back holds there does not count
     back[0, 5, 5] = 300
-    assert (
-        at_any_memory(back, native, affine, [300], 2.0, 44)
-        == {300: {**expected, "voxels": 6, "volume_change": -3 / 6, "dice": 6 / 9, "nsd": 7 / 10 - 1 / 90, **lost, "lost_voxels_largest": 1}}
-        or True
-    )
+    fewer = {"voxels": 6, "volume_change": -3 / 6, "dice": 6 / 9, "nsd": 7 / 9, "lost_voxels_largest": 1}
+    assert at_any_memory(back, native, affine, [300], 2.0, 44) == {300: {**expected, **lost, **fewer}}
 
 
 def test_nothing_to_compare() -> None:
