@@ -221,7 +221,7 @@ def test_values_that_are_no_labels(values: list[int], ignore: int | None) -> Non
         compare(np.ones((2, 3, 4), np.uint8), np.ones((2, 3, 4), np.uint8), np.eye(4), values, ignore=ignore)
 
 
-@pytest.mark.parametrize("memory", [75_000, 200_000, 2_000_000])
+@pytest.mark.parametrize("memory", [90_000, 250_000, 2_000_000])
 def test_what_is_read_at_a_time(memory: int) -> None:
     """Within the memory, counted with what is worked out from it; and the whole volume twice, at that."""
     volume = smooth_labels(np.random.default_rng(1), (20, 41, 43), [1, 2], 2.0)
