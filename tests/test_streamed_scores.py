@@ -26,8 +26,8 @@ def reader_of(array: np.ndarray) -> streamed_scores.Reader:
 def smallest_memory(shape: Sequence[int], item_bytes: int, affine: np.ndarray, tolerance: float) -> int:
     """Bytes with which blocks of one row and slabs of one plane, and no others, can be had, whichever of the two needs more."""
     x, y, z = shape
-    reach = [int((tolerance + metrics.TOLERANCE_EPSILON_MM) // step) + 1 for step in metrics.spacing_of(affine)]
-    rows = min(3 + 2 * reach[1], y) * min(3 + 2 * reach[2], z)
+    halo = [int((tolerance + metrics.TOLERANCE_EPSILON_MM) // step) + 1 for step in metrics.spacing_of(affine)]
+    rows = min(1 + 2 * halo[1], y) * min(1 + 2 * halo[2], z)
     return max(3 * y, rows) * x * (streamed_scores.VOXEL_BYTES + item_bytes)
 
 
@@ -101,13 +101,13 @@ def test_equals_the_scores_of_whole_arrays(tolerance: float, spacing: tuple[floa
     assert (found[9]["dice"], found[9]["nsd"], found[9]["volume_change"], found[9]["back_voxels"]) == (0, 0, None, 1)
 
 
-@pytest.mark.parametrize("tolerance", TOLERANCES)
+@pytest.mark.parametrize(("spacing", "tolerance"), [*((1.0, tolerance) for tolerance in TOLERANCES), (0.7, 2.1), (0.3, 0.9), (1.1, 3.3)])
 @pytest.mark.parametrize("shift", [(0, 0, 3), (0, 3, 0), (2, 0, 0), (1, 2, 2)])
-def test_surfaces_further_apart_than_a_block(tolerance: float, shift: tuple[int, int, int]) -> None:
-    """Moved blobs: what lies nearest is across blocks, and at 1 mm of spacing many distances equal the tolerance."""
+def test_surfaces_further_apart_than_a_block(spacing: float, tolerance: float, shift: tuple[int, int, int]) -> None:
+    """Moved blobs: what lies nearest is across blocks, and many distances are the tolerance but for rounding."""
     native = smooth_labels(np.random.default_rng(3), (9, 21, 22), [2, 3], 2.5)
     back = np.roll(native, shift, (0, 1, 2))
-    affine = affine_of((1.0, 1.0, 1.0))
+    affine = affine_of((spacing, spacing, spacing))
     assert at_any_memory(back, native, affine, [2, 3], tolerance, None) == {v: whole(back, native, affine, v, tolerance) for v in (2, 3)}
 
 

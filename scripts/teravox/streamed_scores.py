@@ -112,13 +112,13 @@ def _count_slabs(read: PairReader, shape: tuple[int, int, int], height: int, tal
         opened = following
 
 
-def _count_near(tally: Tally, masks: Sequence[np.ndarray], trim: Box, core: Box, spacing: np.ndarray, limit: float) -> None:
+def _count_near(tally: Tally, masks: Sequence[np.ndarray], core: Box, spacing: np.ndarray, limit: float) -> None:
     """Add the surface voxels of a core, and how many of them lie within `limit` (mm) of the other mask's surface.
 
-    masks : two, (z, y, x), reaching one voxel further than `trim`, where the grid does: at a cut, a surface is not a real one.
-    core : within `trim`. spacing : (3,), mm, order (z, y, x).
+    masks : two, (z, y, x), reaching further than `limit` around the core, where the grid does: where they are cut, what looks
+    like a surface is too far away to count. spacing : (3,), mm, order (z, y, x).
     """
-    surfaces = [surface_of(mask)[trim] for mask in masks]
+    surfaces = [surface_of(mask) for mask in masks]
     for start, target in (surfaces, surfaces[::-1]):
         apart = np.zeros_like(start)  # what lies on both surfaces needs no distance
         apart[core] = start[core] & ~target[core]
@@ -143,13 +143,12 @@ def _count_surfaces(
     read: PairReader,
     shape: tuple[int, int, int],
     block: tuple[int, int],
-    reach: Sequence[int],
+    halo: Sequence[int],
     spacing: np.ndarray,
     limit: float,
     tallies: dict[int, Tally],
 ) -> None:
-    """Surface voxels of every label, block by block. shape, reach (voxels), spacing (mm) : (z, y, x); block : (z, y), without halo."""
-    halo = [n + 1 for n in reach]  # whether a voxel belongs to a surface depends on its neighbours
+    """Surface voxels of every label, block by block. shape, halo (voxels), spacing (mm) : (z, y, x); block : (z, y), without halo."""
     for z in range(0, shape[0], block[0]):
         for y in range(0, shape[1], block[1]):
             core = (slice(z, min(z + block[0], shape[0])), slice(y, min(y + block[1], shape[1])), slice(0, shape[2]))
@@ -158,9 +157,8 @@ def _count_surfaces(
             offset, extent = _within(core, region), pair[0].shape
             for value, found in _boxes([volume[offset] for volume in pair], list(tallies)):
                 inner = tuple(slice(o.start + f.start, o.start + f.stop) for o, f in zip(offset, found, strict=True))
-                outer, trimmed = _grown(inner, halo, extent), _grown(inner, reach, extent)
-                masks = [volume[outer] == value for volume in pair]
-                _count_near(tallies[value], masks, _within(trimmed, outer), _within(inner, trimmed), spacing, limit)
+                outer = _grown(inner, halo, extent)
+                _count_near(tallies[value], [volume[outer] == value for volume in pair], _within(inner, outer), spacing, limit)
 
 
 def compare(
@@ -199,7 +197,7 @@ def compare(
         raise ValueError(f"values are {list(values)}, expected at least 1 each and none equal to ignore_value, {ignore_value}")
     size = shape[::-1]
     spacing, limit = spacing_of(affine)[::-1], tolerance_mm + TOLERANCE_EPSILON_MM
-    reach = [math.ceil(limit / step) for step in spacing]
+    halo = [int(limit / step) + 1 for step in spacing]
 
     def read(*window: int) -> tuple[np.ndarray, np.ndarray]:
         """Both volumes, (z, y, x); where native has the value to ignore, so has back."""
@@ -208,9 +206,8 @@ def compare(
 
     item_bytes = sum(volume.itemsize for volume in (*read(0, 1, 0, 1), back(0, 1, 0, 1)))
     row_bytes = shape[0] * (item_bytes + VOXEL_BYTES)
-    halo = [n + 1 for n in reach[:2]]
     # A slab is a plane and the one before; joining the components that meet in it takes about as much as another plane.
-    smallest = row_bytes * max(3 * size[1], math.prod(min(1 + 2 * h, n) for h, n in zip(halo, size, strict=False)))
+    smallest = row_bytes * max(3 * size[1], math.prod(min(1 + 2 * h, n) for h, n in zip(halo[:2], size[:2], strict=True)))
     if memory_bytes < smallest:
         raise UserError(
             f"comparing labels of {shape[0]} x {shape[1]} x {shape[2]} voxels: {memory_bytes / 1e6:.3f} MB of memory, expected at least "
@@ -219,7 +216,7 @@ def compare(
     tallies = {value: Tally() for value in values}
     if tallies:
         _count_slabs(read, size, memory_bytes // (size[1] * row_bytes) - 2, tallies)
-        _count_surfaces(read, size, _block_size(size[:2], halo, memory_bytes // row_bytes), reach, spacing, limit, tallies)
+        _count_surfaces(read, size, _block_size(size[:2], halo[:2], memory_bytes // row_bytes), halo, spacing, limit, tallies)
     return {
         value: {
             "voxels": tally.voxels,
