@@ -1,4 +1,4 @@
-"""Turn the source files of one case into canonical volumes on one grid, with a verdict (case.json)."""
+"""Turn the source files of one case into canonical volumes, with a verdict (case.json)."""
 
 import argparse
 import os
@@ -96,8 +96,9 @@ def main(args: argparse.Namespace) -> None:
     else:
         described = {}
         for name, array in case.images.items():
-            artefacts[f"{name}.nii.gz"], about = stage.keep(args.out / f"{name}.nii.gz", array, case.affine)
-            described[name] = about | described_source(case.read[name])
+            artefacts[f"{name}.nii.gz"], about = stage.keep(args.out / f"{name}.nii.gz", array, case.affines[name])
+            grid = {"shape": list(array.shape), "affine": case.affines[name].tolist()}
+            described[name] = about | described_source(case.read[name]) | {"grid": grid}
         artefacts["label.nii.gz"] = store.write(args.out / "label.nii.gz", case.label, case.affine)
         document |= {
             "verdict": verdict([line for read in case.read.values() for line in read.corrections]),

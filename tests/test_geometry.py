@@ -157,3 +157,16 @@ def test_shear_is_a_cosine() -> None:
     affine[0, 1] = np.tan(np.deg2rad(15))
     assert geometry.shear_of(affine) == pytest.approx(np.sin(np.deg2rad(15)))
     assert geometry.voxel_volume_ml(np.diag([0.7, 0.5, 2, 1])) * 10 == pytest.approx(0.007)  # ten voxels of 0.7 mm^3
+
+
+def test_what_another_volume_covers() -> None:
+    unit = np.eye(4)
+    assert geometry.covered((8, 8, 8), unit, (8, 8, 8), unit) == 1
+    moved = np.eye(4)
+    moved[:3, 3] = [2, 0, -4]
+    assert geometry.covered((8, 8, 8), unit, (8, 8, 8), moved) == 0.75 * 0.5
+    assert geometry.covered((8, 8, 8), unit, (8, 4, 4), unit) == 0.25
+    moved[0, 3] = 9
+    assert geometry.covered((8, 8, 8), unit, (8, 8, 8), moved) == 0
+    turned = np.array([[0, 0, 1.0, 0], [0, 2, 0, 0.5], [1, 0, 0, 0], [0, 0, 0, 1]])
+    assert geometry.covered((8, 8, 8), unit, (8, 4, 8), turned) == 1

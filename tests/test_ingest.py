@@ -156,7 +156,58 @@ def test_grids_may_differ_by_rounding_only(tmp_path: Path, image: Path) -> None:
     assert run(tmp_path / "a", {"t1": image}, write_nifti(tmp_path / "near.nii", LABEL, near))["verdict"] == "ok"
     refused(tmp_path / "b", {"t1": image}, write_nifti(tmp_path / "off.nii", LABEL, off), "off.nii", "off the grid of")
     refused(tmp_path / "c", {"t1": image}, write_nifti(tmp_path / "short.nii", LABEL[1:], AFFINE), "grid of (9, 8, 6) voxels, expected (10, 8, 6)")
-    refused(tmp_path / "d", {"t1": image, "t2": write_nifti(tmp_path / "t2.nii", EXPECTED, off)}, tmp_path / "near.nii", "t2.nii")
+    assert (
+        run(tmp_path / "d", {"t1": image, "t2": write_nifti(tmp_path / "t2.nii", EXPECTED, near)}, tmp_path / "near.nii")["channels"]["t2"]["notes"]
+        == []
+    )
+
+
+# Channels on grids of their own
+
+
+def test_a_channel_keeps_its_own_grid(tmp_path: Path, image: Path, label: Path) -> None:
+    """Coarser, its axes turned: voxels and place stay, and the label lies on the first channel's grid."""
+    coarse = np.ascontiguousarray(EXPECTED[:, ::2].transpose(2, 0, 1)[::-1])
+    affine = AFFINE @ np.array([[0, 1, 0, 0], [0, 0, 2, 0.5], [-1, 0, 0, EXPECTED.shape[2] - 1], [0, 0, 0, 1.0]])
+    document = run(tmp_path / "out", {"t1": image, "t2": write_nifti(tmp_path / "t2.nii", coarse, affine)}, label)
+    assert document["verdict"] == "ok"
+    assert document["channels"]["t1"]["grid"] == document["grid"]
+    about = document["channels"]["t2"]
+    assert about["grid"]["shape"] == [10, 4, 6]
+    assert about["notes"] == ["grid of 10 x 4 x 6 voxels of 0.7 x 1 x 2 mm, brought onto that of the first channel when it is resampled"]
+    found, grid = store.read(tmp_path / "out" / "t2.nii.gz")
+    np.testing.assert_array_equal(found, EXPECTED[:, ::2])
+    np.testing.assert_allclose(grid, AFFINE @ np.diag([1, 2, 1, 1.0]) + AFFINE[:, 1:2] @ [[0, 0, 0, 0.5]], atol=1e-5)
+    np.testing.assert_allclose(grid, about["grid"]["affine"])
+
+
+@pytest.mark.parametrize(("shift", "share"), [(0, None), (0.25, 75.0), (-0.5, 50.0), (0.0001, None)])
+def test_what_a_channel_does_not_cover_is_said(tmp_path: Path, image: Path, label: Path, shift: float, share: float | None) -> None:
+    moved = AFFINE.copy()
+    moved[:3, 3] += AFFINE[:3, 0] * (shift * 10 + 0.02)  # ten voxels along x
+    moved[:3, 0] *= 1.01
+    notes = run(tmp_path / "out", {"t1": image, "t2": write_nifti(tmp_path / "t2.nii", EXPECTED, moved)}, label)["channels"]["t2"]["notes"]
+    found = re.search(r"of whose field of view it covers ([0-9.]+) %", notes[0])
+    assert (found is None) if share is None else found and abs(float(found[1]) - share) < 3.5
+
+
+def test_a_channel_elsewhere_is_refused(tmp_path: Path, image: Path, label: Path) -> None:
+    away = AFFINE.copy()
+    away[0, 3] += 500
+    refused(
+        tmp_path / "out", {"t1": image, "t2": write_nifti(tmp_path / "t2.nii", EXPECTED, away)}, label, "t2.nii: lies beside", "register it first"
+    )
+
+
+def test_coordinates_of_another_frame_of_reference_are_refused(tmp_path: Path, image: Path, label: Path) -> None:
+    same = write(tmp_path / "same", s6([set_all(PatientID="x", FrameOfReferenceUID="1.2.3.77")]))
+    assert run(tmp_path / "a", {"t1": image, "t2": same}, label)["verdict"] == "ok"  # the grid is the same
+    turned = {"PixelSpacing": [0.6, 0.7]}
+    known = write(tmp_path / "known", s6([set_all(PatientID="x", **turned)]))
+    assert "brought onto" in run(tmp_path / "b", {"t1": image, "t2": known}, label)["channels"]["t2"]["notes"][-1]
+    other = write(tmp_path / "other", s6([set_all(PatientID="x", FrameOfReferenceUID="1.2.3.77", **turned)]))
+    message = refused(tmp_path / "c", {"t1": image, "t2": other}, label, "frame of reference", "register it first")
+    assert "1.2.3.77" not in str(message)
 
 
 # Labels

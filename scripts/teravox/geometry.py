@@ -50,6 +50,18 @@ def grid_difference(affine: np.ndarray, other: np.ndarray, shape: tuple[int, ...
     return float(np.abs(offsets[:3]).max())
 
 
+def covered(shape: tuple[int, ...], affine: np.ndarray, other_shape: tuple[int, ...], other: np.ndarray) -> float:
+    """Share of a volume's field of view that another volume covers, from 32^3 evenly spaced points: 0 to 1.
+
+    shape, other_shape : (x, y, z); affine, other : (4, 4), RAS+, mm. Outer edges of voxels bound both.
+    """
+    lines = [(np.arange(32) + 0.5) / 32 * n - 0.5 for n in shape[:3]]
+    points = np.stack([*(axis.ravel() for axis in np.meshgrid(*lines, indexing="ij")), np.ones(32**3)])
+    places = (np.linalg.inv(other) @ (affine @ points))[:3]
+    ends = np.array(other_shape[:3])[:, None] - 0.5
+    return float(((places >= -0.5) & (places <= ends)).all(axis=0).mean())
+
+
 def canonical_orientation(affine: np.ndarray) -> np.ndarray:
     """nibabel's orientation array (3, 2) of the axes; `to_canonical` and `from_canonical` apply it and undo it."""
     return nib.orientations.io_orientation(affine)

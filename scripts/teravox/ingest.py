@@ -1,4 +1,4 @@
-"""A case's sources to canonical volumes on one grid, with a verdict."""
+"""A case's sources to canonical volumes, with a verdict."""
 
 import concurrent.futures
 import dataclasses
@@ -36,14 +36,26 @@ class Read:
 class Ingested:
     """images : channel -> (x, y, z) native type; label : (x, y, z) smallest unsigned integer; all in canonical RAS order.
 
-    affine : (4, 4), RAS+, mm; orientation : how the axes lay in the source, as nibabel's (3, 2) array; read : by role.
+    affines : channel -> (4, 4), RAS+, mm; affine : of the first channel and of the label; orientation : how the axes of the first channel
+    lay in the source, as nibabel's (3, 2) array; read : by role.
     """
 
     images: dict[str, np.ndarray]
+    affines: dict[str, np.ndarray]
     label: np.ndarray
     affine: np.ndarray
     orientation: np.ndarray
     read: dict[str, Read]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """The first channel: source, canonical shape (x, y, z) and affine (4, 4) in RAS+, mm, FrameOfReferenceUID or nothing."""
+
+    source: str
+    shape: tuple[int, ...]
+    affine: np.ndarray
+    frame_of_reference: str
 
 
 def directly(function: Callable[..., Any], *args: Any, about: str, megabytes: float) -> Any:
@@ -65,16 +77,19 @@ def read_source(path: Path, rules: dict[str, Any], options: dict[str, Any], volu
 
 
 def ingest(images: dict[str, str], label: str, settings: dict[str, Any], stacked: bool = False, run: Callable[..., Any] = directly) -> Ingested:
-    """Read all channels and the label of a case, and check that they share one grid. Raises RejectedCase with one line.
+    """Read all channels and the label of a case, and check that the label lies on the first channel's grid and the others in the same place.
+
+    Raises RejectedCase with one line.
 
     images : channel -> path; label : path of a volume, of a DICOM SEG or of an RTSTRUCT; settings : the configuration's channels, labels,
     ignore_value and ingest; stacked : the channels are the volumes of one 4D file; run : calls a reader, see `directly`.
     """
     options, rules = settings["ingest"], {channel["name"]: channel["match"] for channel in settings["channels"]}
     arrays: dict[str, np.ndarray] = {}
+    affines: dict[str, np.ndarray] = {}
     read: dict[str, Read] = {}
-    reference: tuple[str, np.ndarray] | None = None
-    orientation, frame_of_reference = np.empty(0), ""
+    reference: Reference | None = None
+    orientation = np.empty(0)
     instances: dict[str, int] | None = None
     for position, (name, source) in enumerate(images.items()):
         volume = run(read_source, Path(source), rules[name], options, position if stacked else None, about=source, megabytes=_megabytes(source))
@@ -82,27 +97,28 @@ def ingest(images: dict[str, str], label: str, settings: dict[str, Any], stacked
         array, affine = geometry.to_canonical(volume.array, volume.affine)
         read[name] = _about(volume)
         if reference is None:
-            reference, orientation = (source, affine), geometry.canonical_orientation(volume.affine)
-            frame_of_reference = volume.frame_of_reference
+            reference, orientation = Reference(source, array.shape, affine, volume.frame_of_reference), geometry.canonical_orientation(volume.affine)
             instances = {uid: number for number, (uid, _) in enumerate(read[name].instances)} or None
+        elif same_grid(array.shape, affine, reference):
+            affine = reference.affine
         else:
-            check_grid(source, array.shape, affine, reference[0], next(iter(arrays.values())).shape, reference[1])
-        arrays[name] = array
+            read[name].notes.append(placed(source, array.shape, affine, volume.frame_of_reference, reference))
+        arrays[name], affines[name] = array, affine
     assert reference is not None
-    shape, affine = next(iter(arrays.values())).shape, reference[1]
+    shape, affine = reference.shape, reference.affine
 
     segmentation = _segmentation_file(Path(label))
     if segmentation is not None:
-        read["label"], mask = _segmented(segmentation, label, shape, affine, settings, frame_of_reference, instances, run)
+        read["label"], mask = _segmented(segmentation, label, shape, affine, settings, reference.frame_of_reference, instances, run)
     else:
         volume = run(read_source, Path(label), match.NO_RULES, options, about=label, megabytes=_megabytes(label))
         mask, grid = geometry.to_canonical(volume.array, volume.affine)
-        check_grid(label, mask.shape, grid, reference[0], shape, affine)
+        check_grid(label, mask.shape, grid, reference)
         mask = as_label(mask, [item["value"] for item in settings["labels"]], label, settings["ignore_value"])
         read["label"] = _about(volume)
     if not statistics.counted(mask, settings["ignore_value"]).any():
         read["label"].notes.append("no voxel is labelled")
-    return Ingested(arrays, mask, affine, orientation, read)
+    return Ingested(arrays, affines, mask, affine, orientation, read)
 
 
 def _segmented(
@@ -158,10 +174,29 @@ def _segmentation_file(path: Path) -> Path | None:
     return inside[0] if len(inside) == 1 and inside[0].is_file() and is_dicom_file(inside[0]) else None
 
 
-def check_grid(source: str, shape: tuple[int, ...], affine: np.ndarray, reference: str, other_shape: tuple[int, ...], other: np.ndarray) -> None:
-    """Raises RejectedCase unless two canonical grids are one: equal shapes, corners within GRID_ATOL_VOXELS."""
-    if shape != other_shape:
-        raise RejectedCase(f"{source}: grid of {tuple(shape)} voxels, expected {tuple(other_shape)} as in {reference}")
-    difference = geometry.grid_difference(other, affine, shape)
-    if difference > geometry.GRID_ATOL_VOXELS:
-        raise RejectedCase(f"{source}: lies {difference:.4g} voxels off the grid of {reference}, expected at most {geometry.GRID_ATOL_VOXELS}")
+def same_grid(shape: tuple[int, ...], affine: np.ndarray, reference: Reference) -> bool:
+    """Whether a canonical grid is the first channel's: equal shapes, corners within GRID_ATOL_VOXELS."""
+    return shape == reference.shape and geometry.grid_difference(reference.affine, affine, shape) <= geometry.GRID_ATOL_VOXELS
+
+
+def check_grid(source: str, shape: tuple[int, ...], affine: np.ndarray, reference: Reference) -> None:
+    """Raises RejectedCase unless a label's canonical grid is the first channel's, see `same_grid`."""
+    if shape != reference.shape:
+        raise RejectedCase(f"{source}: grid of {tuple(shape)} voxels, expected {tuple(reference.shape)} as in {reference.source}")
+    if not same_grid(shape, affine, reference):
+        difference = geometry.grid_difference(reference.affine, affine, shape)
+        raise RejectedCase(f"{source}: lies {difference:.4g} voxels off the grid of {reference.source}, expected at most {geometry.GRID_ATOL_VOXELS}")
+
+
+def placed(source: str, shape: tuple[int, ...], affine: np.ndarray, frame_of_reference: str, reference: Reference) -> str:
+    """What to note of a channel on a grid of its own. Raises RejectedCase when its place against the first channel is not known
+    (coordinates of two frames of reference say nothing about each other, DICOM PS3.3 C.7.4.1), or when it lies elsewhere.
+    """
+    if frame_of_reference and reference.frame_of_reference and frame_of_reference != reference.frame_of_reference:
+        raise RejectedCase(f"{source}: grid and frame of reference are other than those of {reference.source}, expected one frame; register it first")
+    share = geometry.covered(reference.shape, reference.affine, shape, affine)
+    if share == 0:
+        raise RejectedCase(f"{source}: lies beside {reference.source}, expected the same part of the body; register it first")
+    spacing = " x ".join(f"{edge:.4g}" for edge in geometry.spacing_of(affine))
+    partly = "" if share > 0.9995 else f", of whose field of view it covers {100 * share:.1f} %"
+    return f"grid of {' x '.join(map(str, shape))} voxels of {spacing} mm, brought onto that of the first channel{partly} when it is resampled"

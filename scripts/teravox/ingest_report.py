@@ -43,12 +43,17 @@ def table(cases: list[dict[str, Any]]) -> str:
                 "corrections": one_cell(found.get("corrections", [])),
                 "notes": one_cell(found.get("notes", [])),
                 "format": found.get("format", ""),
-                "shape": "x".join(map(str, case["grid"]["shape"])) if "grid" in case else "",
-                "spacing_mm": "x".join(f"{edge:.4g}" for edge in case.get("spacing_mm", [])),
+                "shape": "x".join(map(str, grid_of(case, role)["shape"])) if "grid" in case else "",
+                "spacing_mm": "x".join(f"{edge:.4g}" for edge in geometry.spacing_of(grid_of(case, role)["affine"])) if "grid" in case else "",
                 "files_skipped": str(sum(file["role"] == role for file in skipped(case))),
             }
             lines.append("\t".join(row[name] for name in COLUMNS))
     return "\n".join(lines) + "\n"
+
+
+def grid_of(case: dict[str, Any], role: str) -> dict[str, Any]:
+    """Shape and affine of a role of an accepted case; the label's is that of the first channel."""
+    return case["channels"].get(role, case)["grid"]
 
 
 def skipped(case: dict[str, Any]) -> list[dict[str, Any]]:
@@ -84,7 +89,7 @@ def pictures(folder: Path, case: dict[str, Any]) -> list[dict[str, Any]]:
     for name, channel in roles(case).items():
         if name == "label" or case["verdict"] == "rejected":
             continue
-        left -= math.prod(case["grid"]["shape"]) * np.dtype(channel["dtype"]).itemsize
+        left -= math.prod(channel["grid"]["shape"]) * np.dtype(channel["dtype"]).itemsize
         if left >= 0:
             found.append({"name": name, **picture(*store.load(folder / f"{name}.nii.gz", case))})
     return found
