@@ -8,7 +8,7 @@ from pathlib import Path
 
 import SimpleITK as sitk
 
-from teravox import bulk, ceiling, files, hashing, numa, plan, progress, resample, unpacked
+from teravox import bulk, ceiling, ceiling_table, files, hashing, numa, plan, progress, resample, unpacked
 from teravox import config as configuration
 from teravox.errors import parse_settings, run_command
 from teravox.records import Recorder
@@ -37,7 +37,7 @@ def case_command(args: argparse.Namespace) -> None:
                 for share in resample.write_label(native, label, resample.label_way(native.grid, grid, options["label"]), memory, args.threads):
                     bar.update(share)
                 scores = ceiling.scores(native, label, settings, folder, memory, args.threads, bar.update)
-            found.append({"spacing": spacing, "shape": list(grid.shape), "labels": scores, "warnings": [*lines, *ceiling.warnings(scores)]})
+            found.append({"spacing": spacing, "shape": list(grid.shape), "labels": scores, "warnings": [*lines, *ceiling_table.warnings(scores)]})
     recorder.write(
         args.out,
         {"case": case["case"], "spacings": found},
@@ -51,9 +51,9 @@ def all_command(args: argparse.Namespace) -> None:
     recorder = Recorder("ceiling", __file__)
     names = list(files.read_json(args.split)["cases"])
     documents = {name: files.read_json(args.cases / f"{name}.json") for name in names}
-    rows = ceiling.summary([document["spacings"] for document in documents.values()])
+    rows = ceiling_table.summary([document["spacings"] for document in documents.values()])
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, ceiling.COLUMNS, delimiter="\t", lineterminator="\n")
+    writer = csv.DictWriter(stream, ceiling_table.COLUMNS, delimiter="\t", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     table = stream.getvalue()
@@ -65,11 +65,11 @@ def all_command(args: argparse.Namespace) -> None:
         inputs={f"ceiling/{name}.json": document["provenance"]["artefacts"][f"{name}.json"] for name, document in documents.items()},
         settings=args.settings,
     )
-    print(ceiling.text(rows, len(names)))
+    print(ceiling_table.text(rows, len(names)))
     for name, document in documents.items():
         for entry in document["spacings"]:
             for line in entry["warnings"]:
-                print(f"warning: case '{name}' at {ceiling.spelled(entry['spacing'])} mm: {line}")
+                print(f"warning: case '{name}' at {ceiling_table.spelled(entry['spacing'])} mm: {line}")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from teravox import figures, files, geometry, hashing, metrics, split, store
+from teravox import figures, files, geometry, hashing, metrics, resample, split, store
 from teravox.errors import UserError, parse_settings, run_command
+from teravox.grids import Grid
 from teravox.records import Recorder
 
 
@@ -56,8 +57,9 @@ def evaluate_case(args: argparse.Namespace) -> None:
     channel = settings["evaluate"]["picture_channel"] or next(iter(ingested["channels"]))
     if channel not in ingested["channels"]:
         raise UserError(f"evaluate.picture_channel: '{channel}', expected one of {', '.join(ingested['channels'])}")
-    image, _ = store.load(args.ingested / f"{channel}.nii.gz", ingested)
-    picture = figures.case_picture(np.asarray(image), np.asarray(reference), prediction, affine, settings["labels"], f"{case}, {channel}")
+    image, own = store.load(args.ingested / f"{channel}.nii.gz", ingested)
+    shown = resample.shown_on(np.asarray(image), own, Grid(reference.shape, affine))
+    picture = figures.case_picture(shown, np.asarray(reference), prediction, affine, settings["labels"], f"{case}, {channel}")
     with files.atomic(args.figure) as temporary:
         temporary.write_bytes(picture)
     recorder.write(

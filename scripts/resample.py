@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import SimpleITK as sitk
 
-from teravox import bulk, ceiling, files, numa, plan, progress, sampling, statistics, unpacked
+from teravox import bulk, ceiling, ceiling_table, files, numa, plan, progress, sampling, statistics, unpacked
 from teravox import config as configuration
 from teravox import resample as stage
 from teravox.errors import parse_settings, run_command
@@ -51,7 +51,7 @@ def main(args: argparse.Namespace) -> None:
             counts = statistics.label_voxels(label.slabs(), settings["labels"])
             artefacts[label_path.name] = label.digest()
             scores = ceiling.scores(native, label, settings, args.out, memory, args.threads, bar.update)
-    lines += ceiling.warnings(scores)
+    lines += ceiling_table.warnings(scores)
     for line in lines:
         print(f"warning: case '{case['case']}': {line}")
     recorder.write(

@@ -53,7 +53,7 @@ class Reference:
     """The first channel: source, canonical shape (x, y, z) and affine (4, 4) in RAS+, mm, FrameOfReferenceUID or nothing."""
 
     source: str
-    shape: tuple[int, ...]
+    shape: geometry.Shape
     affine: np.ndarray
     frame_of_reference: str
 

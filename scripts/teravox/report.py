@@ -10,7 +10,7 @@ import numpy as np
 import yaml
 
 import teravox
-from teravox import figures, files, hashing, layout, pages, records, split
+from teravox import ceiling_table, figures, files, hashing, layout, pages, records, split
 from teravox.errors import UserError
 
 BOXPLOTS = ("dice", "nsd", "hd95")
@@ -66,7 +66,7 @@ def cohort(assigned: dict[str, Any], ingested: list[dict[str, Any]], resampled: 
         for role, found in [*case["channels"].items(), ("label", case["label"])]
         for line in [*(f"corrected: {correction}" for correction in found["corrections"]), *found["notes"]]
     ]
-    notes += [{"case": case["case"], "text": f"label {name} has no voxel left on the grid"} for case in resampled for name in case["labels_lost"]]
+    notes += [{"case": case["case"], "text": line} for case in resampled for line in case["warnings"]]
     formats = Counter(f"{channel['format']} image" for case in accepted for channel in case["channels"].values())
     formats.update(f"{case['label']['format']} label" for case in accepted)
     return {
@@ -79,6 +79,15 @@ def cohort(assigned: dict[str, Any], ingested: list[dict[str, Any]], resampled: 
         "excluded": assigned["excluded"],
         "notes": notes,
     }
+
+
+def ceiling_rows(resampled: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Per label the best score that the grid lets a prediction reach, see teravox.ceiling."""
+    rows = ceiling_table.summary([[{"spacing": 0, "labels": case["ceiling"]}] for case in resampled])
+    for row in rows:
+        row["cells"] = [number(row[name], 4) for name in ("dice_mean", "dice_min", "nsd_mean", "nsd_min")]
+        row["volume"] = "–" if row["volume_change_worst"] is None else f"{100 * row['volume_change_worst']:+.1f} %"
+    return rows
 
 
 def training_rows(models: list[dict[str, Any]], runs: list[dict[str, Any]], plan: dict[str, Any]) -> list[dict[str, Any]]:
@@ -178,6 +187,7 @@ def render(root: Path, settings: dict[str, Any]) -> str:
         empty_rule=summary["empty_rule"],
         empty_counts=empty_counts(summary["summary"]),
         tolerance=settings["evaluate"]["nsd_tolerance_mm"],
+        ceiling_tolerance=settings["resample"]["ceiling_tolerance_mm"],
         boxplots=[{"name": metric, "data": pages.encoded(figures.boxplots(numeric, metric, labels))} for metric in BOXPLOTS],
         pictures=[picture(case) for case in summary["worst_first"]],
         cohort=cohort(
@@ -185,6 +195,7 @@ def render(root: Path, settings: dict[str, Any]) -> str:
             [document for name, document in documents.items() if name.startswith("ingest/")],
             [document for name, document in documents.items() if name.startswith("resample/")],
         ),
+        ceiling=ceiling_rows([document for name, document in documents.items() if name.startswith("resample/")]),
         curves=pages.encoded(figures.learning_curves(histories)),
         trainings=trainings,
         settings=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from teravox import sampling
+from teravox import geometry, sampling
 from teravox.bulk import Bulk
 from teravox.errors import UserError
 from teravox.grids import Grid
@@ -112,6 +112,16 @@ def background_of(channel: dict[str, Any], limits: tuple[float, float]) -> float
     if channel["background"] != "auto":
         return float(channel["background"])
     return max(limits[0], CT_AIR) if channel["match"]["modality"] == "CT" else limits[0]
+
+
+def shown_on(array: np.ndarray, affine: np.ndarray, grid: Grid) -> np.ndarray:
+    """An image (x, y, z) for a picture on another grid, linear, its least value beyond it; itself where the grids are one."""
+    x, y, z = array.shape
+    if (x, y, z) == grid.shape and geometry.grid_difference(affine, grid.affine, grid.shape) <= geometry.GRID_ATOL_VOXELS:
+        return array
+    limits = float(array.min()), float(array.max())
+    whole = Tile(0, grid.shape[2], 0, grid.shape[1])
+    return image_tile(sampling.sampler(Grid((x, y, z), affine), grid, "linear"), sampling.reader(array), whole, limits, limits[0], array.dtype).T
 
 
 def label_way(native: Grid, grid: Grid, method: str) -> Sampler:

@@ -210,8 +210,8 @@ def compare(
     smallest = row_bytes * max(3 * size[1], math.prod(min(1 + 2 * h, n) for h, n in zip(halo[:2], size[:2], strict=True)))
     if memory_bytes < smallest:
         raise UserError(
-            f"comparing labels of {shape[0]} x {shape[1]} x {shape[2]} voxels: {memory_bytes / 1e6:.3f} MB of memory, expected at least "
-            f"{smallest / 1e6:.3f} MB for a tolerance of {tolerance_mm:g} mm: set a larger resample.memory_mb or a smaller evaluate.nsd_tolerance_mm"
+            f"comparing labels of {shape[0]} x {shape[1]} x {shape[2]} voxels: {memory_bytes / 1e6:.3f} MB of memory, expected "
+            f"{smallest / 1e6:.3f} MB for a tolerance of {tolerance_mm:g} mm; set a larger resample.memory_mb or smaller resample.ceiling_tolerance_mm"
         )
     tallies = {value: Tally() for value in values}
     if tallies:
