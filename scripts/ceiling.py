@@ -51,7 +51,7 @@ def all_command(args: argparse.Namespace) -> None:
     recorder = Recorder("ceiling", __file__)
     names = list(files.read_json(args.split)["cases"])
     documents = {name: files.read_json(args.cases / f"{name}.json") for name in names}
-    rows = ceiling_table.summary([document["spacings"] for document in documents.values()])
+    rows = ceiling_table.summary([document["spacings"] for document in documents.values()], [label["name"] for label in args.settings["labels"]])
     stream = io.StringIO()
     writer = csv.DictWriter(stream, ceiling_table.COLUMNS, delimiter="\t", lineterminator="\n")
     writer.writeheader()

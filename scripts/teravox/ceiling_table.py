@@ -23,11 +23,14 @@ def warnings(found: dict[str, dict[str, Any]]) -> list[str]:
     return lines
 
 
-def summary(cases: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """One row of COLUMNS per spacing and label over the cases that hold the label. cases : of each case, its entries per spacing."""
+def summary(cases: Sequence[Sequence[dict[str, Any]]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """One row of COLUMNS per spacing and label over the cases that hold the label.
+
+    cases : of each case, its entries per spacing; names : of the labels, in the order of the rows.
+    """
     rows = []
     for entries in zip(*cases, strict=True):
-        for name in entries[0]["labels"]:
+        for name in names:
             found = [entry["labels"][name] for entry in entries if entry["labels"][name]["voxels"]]
             dice, nsd = [score["dice"] for score in found], [score["nsd"] for score in found]
             rows.append(

@@ -81,9 +81,9 @@ def cohort(assigned: dict[str, Any], ingested: list[dict[str, Any]], resampled: 
     }
 
 
-def ceiling_rows(resampled: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def ceiling_rows(resampled: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
     """Per label the best score that the grid lets a prediction reach, see teravox.ceiling."""
-    rows = ceiling_table.summary([[{"spacing": 0, "labels": case["ceiling"]}] for case in resampled])
+    rows = ceiling_table.summary([[{"spacing": 0, "labels": case["ceiling"]}] for case in resampled], names)
     for row in rows:
         row["cells"] = [number(row[name], 4) for name in ("dice_mean", "dice_min", "nsd_mean", "nsd_min")]
         row["volume"] = "–" if row["volume_change_worst"] is None else f"{100 * row['volume_change_worst']:+.1f} %"
@@ -195,7 +195,7 @@ def render(root: Path, settings: dict[str, Any]) -> str:
             [document for name, document in documents.items() if name.startswith("ingest/")],
             [document for name, document in documents.items() if name.startswith("resample/")],
         ),
-        ceiling=ceiling_rows([document for name, document in documents.items() if name.startswith("resample/")]),
+        ceiling=ceiling_rows([document for name, document in documents.items() if name.startswith("resample/")], labels[: len(settings["labels"])]),
         curves=pages.encoded(figures.learning_curves(histories)),
         trainings=trainings,
         settings=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),

@@ -209,10 +209,9 @@ def compare(
     # A slab is a plane and the one before; joining the components that meet in it takes about as much as another plane.
     smallest = row_bytes * max(3 * size[1], math.prod(min(1 + 2 * h, n) for h, n in zip(halo[:2], size[:2], strict=True)))
     if memory_bytes < smallest:
-        raise UserError(
-            f"comparing labels of {shape[0]} x {shape[1]} x {shape[2]} voxels: {memory_bytes / 1e6:.3f} MB of memory, expected "
-            f"{smallest / 1e6:.3f} MB for a tolerance of {tolerance_mm:g} mm; set a larger resample.memory_mb or smaller resample.ceiling_tolerance_mm"
-        )
+        found = f"comparing labels of {shape[0]} x {shape[1]} x {shape[2]} voxels: {memory_bytes / 1e6:.3f} MB of memory"
+        needed = f"expected at least {smallest / 1e6:.3f} MB for a tolerance of {tolerance_mm:g} mm"
+        raise UserError(f"{found}, {needed}; set a larger resample.memory_mb or a smaller resample.ceiling_tolerance_mm")
     tallies = {value: Tally() for value in values}
     if tallies:
         _count_slabs(read, size, memory_bytes // (size[1] * row_bytes) - 2, tallies)
