@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from teravox import augment, files, hashing, model, normalise, numa, plan, sharding, shards
+from teravox import augment, files, geometry, hashing, model, normalise, numa, plan, sharding, shards
 from teravox.errors import UserError, parse_settings, run_command
 from teravox.network import runtime
 from teravox.network.unet import UNet
@@ -46,7 +46,8 @@ def main(args: argparse.Namespace) -> None:
         image, label = reader.load(case)
         image = normalise.normalise(image, settings["channels"], reader.statistics[case], fingerprint["channels"])
         rng = np.random.default_rng([seed, args.fold, 2, number])
-        return augment.augment(image, normalise.class_indices(label, values, settings["ignore_value"]), options["augment"], rng)
+        classes = normalise.class_indices(label, values, settings["ignore_value"])
+        return augment.augment(image, classes, geometry.spacing_of(reader.affines[case])[::-1], options["augment"], rng)
 
     started = time.monotonic()
     args.out.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 RNG = np.random.default_rng(0)
 CASES = [f"c{i}" for i in range(7)]
 OPTIONS = {"steps": 4, "learning_rate": 0.01, "weight_decay": 1e-4, "average": 0.9}
+UNIT = np.ones(3)
 OFF = {"flip": [], "rotate_degrees": 0, "scale": 0, "intensity": 0}
 
 
@@ -49,7 +50,7 @@ def pair(shape: tuple[int, int, int] = (9, 10, 11)) -> tuple[np.ndarray, np.ndar
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_changes_when_everything_is_off(seed: int) -> None:
     image, classes = pair()
-    found, labels = augment.augment(image, classes, OFF, np.random.default_rng(seed))
+    found, labels = augment.augment(image, classes, UNIT, OFF, np.random.default_rng(seed))
     np.testing.assert_array_equal(found, image)
     np.testing.assert_array_equal(labels, classes)
     assert found.dtype == np.float32 and labels.dtype == classes.dtype
@@ -58,7 +59,7 @@ def test_nothing_changes_when_everything_is_off(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_intensity_is_a_line_per_channel(seed: int) -> None:
     image, classes = pair()
-    found, labels = augment.augment(image, classes, {**OFF, "intensity": 0.2}, np.random.default_rng(seed))
+    found, labels = augment.augment(image, classes, UNIT, {**OFF, "intensity": 0.2}, np.random.default_rng(seed))
     np.testing.assert_array_equal(labels, classes)
     for c in range(2):
         gain, shift = np.polyfit(image[..., c].ravel(), found[..., c].ravel(), 1)
@@ -71,7 +72,7 @@ def test_flips_take_image_and_label_along_the_named_axis() -> None:
     for name, axis in (("z", 0), ("y", 1), ("x", 2)):
         seen = set()
         for seed in range(12):
-            found, labels = augment.augment(image, classes, {**OFF, "flip": [name]}, np.random.default_rng(seed))
+            found, labels = augment.augment(image, classes, UNIT, {**OFF, "flip": [name]}, np.random.default_rng(seed))
             np.testing.assert_array_equal(found[..., 0], labels)
             flipped = bool((labels == np.flip(classes, axis)).all())
             np.testing.assert_array_equal(found, np.flip(image, axis) if flipped else image)
@@ -86,7 +87,7 @@ def test_rotation_and_scale_keep_image_and_label_together() -> None:
     image[..., 0] = classes
     changed = 0
     for seed in range(8):
-        found, labels = augment.augment(image, classes, {**OFF, "rotate_degrees": 20, "scale": 0.2}, np.random.default_rng(seed))
+        found, labels = augment.augment(image, classes, UNIT, {**OFF, "rotate_degrees": 20, "scale": 0.2}, np.random.default_rng(seed))
         assert set(np.unique(labels)) <= {0, 1}
         np.testing.assert_array_equal(found[..., 0] > 0.75, (labels == 1) & (found[..., 0] > 0.75))
         np.testing.assert_array_equal(found[..., 0] < 0.1, (labels == 0) & (found[..., 0] < 0.1))
@@ -94,11 +95,27 @@ def test_rotation_and_scale_keep_image_and_label_together() -> None:
     assert 0 < changed < 8
 
 
+def test_on_voxels_that_are_no_cubes_the_body_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ball stays a ball of the same volume, whatever the spacing; turned as voxels it would become an egg."""
+    monkeypatch.setattr(augment, "SPATIAL_PROBABILITY", 1.1)
+    spacing = np.array([2.0, 1, 0.5])
+    places = np.stack(np.meshgrid(*[(np.arange(n) - (n - 1) / 2) * s for n, s in zip((16, 32, 64), spacing, strict=True)], indexing="ij"))
+    ball = (np.linalg.norm(places, axis=0) < 11).astype(np.uint8)
+
+    def overlap(seed: int, said: np.ndarray) -> float:
+        rng = np.random.default_rng(seed)
+        _, found = augment.augment(ball[..., None].astype(np.float32), ball, said, {**OFF, "rotate_degrees": 90}, rng)
+        return 2 * int((found & ball).sum()) / int(found.sum() + ball.sum())
+
+    assert min(overlap(seed, spacing) for seed in range(4)) > 0.94
+    assert min(overlap(seed, UNIT) for seed in range(4)) < 0.8
+
+
 def test_a_quarter_turn_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(augment, "SPATIAL_PROBABILITY", 1.1)
     monkeypatch.setattr(augment, "rotation", lambda angles: np.array([[1.0, 0, 0], [0, 0, -1], [0, 1, 0]]))
     image, classes = pair((5, 8, 8))
-    found, labels = augment.augment(image, classes, {**OFF, "rotate_degrees": 90}, np.random.default_rng(0))
+    found, labels = augment.augment(image, classes, UNIT, {**OFF, "rotate_degrees": 90}, np.random.default_rng(0))
     turned = [k for k in (1, 3) if (labels == np.rot90(classes, k, (1, 2))).all()]
     assert len(turned) == 1
     np.testing.assert_allclose(found, np.rot90(image, turned[0], (1, 2)), atol=1e-5)
@@ -106,8 +123,8 @@ def test_a_quarter_turn_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_option_does_not_reshuffle_the_others() -> None:
     image, classes = pair()
-    with_flip = augment.augment(image, classes, {**OFF, "flip": ["x"], "intensity": 0.3}, np.random.default_rng(5))[0]
-    without = augment.augment(image, classes, {**OFF, "intensity": 0.3}, np.random.default_rng(5))[0]
+    with_flip = augment.augment(image, classes, UNIT, {**OFF, "flip": ["x"], "intensity": 0.3}, np.random.default_rng(5))[0]
+    without = augment.augment(image, classes, UNIT, {**OFF, "intensity": 0.3}, np.random.default_rng(5))[0]
     assert (with_flip == without).all() or (with_flip == without[:, :, ::-1]).all()
 
 

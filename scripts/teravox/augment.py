@@ -25,11 +25,14 @@ def rotation(angles: np.ndarray) -> np.ndarray:
     return matrix
 
 
-def augment(image: np.ndarray, classes: np.ndarray, options: dict[str, Any], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def augment(
+    image: np.ndarray, classes: np.ndarray, spacing: np.ndarray, options: dict[str, Any], rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """Flip, rotate and scale both; change contrast and brightness of the image per channel.
 
-    image : (z, y, x, c) float32, normalised, isotropic voxels; classes : (z, y, x). Outside the field of view the nearest
-    voxel is taken. The same draws are made whatever the options, so switching one off does not reshuffle the others.
+    image : (z, y, x, c) float32, normalised; classes : (z, y, x); spacing : (3,), mm, order (z, y, x): bodies turn, not voxels. Outside the
+    field of view the nearest voxel is taken. The same draws are made whatever the options, so switching one off does not reshuffle the
+    others.
     """
     draws = rng.random(3 + 1), rng.uniform(-1, 1, 3), rng.uniform(-1, 1, 3), rng.uniform(-1, 1, (2, image.shape[3]))
     for axis in options["flip"]:
@@ -37,6 +40,7 @@ def augment(image: np.ndarray, classes: np.ndarray, options: dict[str, Any], rng
             image, classes = np.flip(image, AXES[axis]), np.flip(classes, AXES[axis])
     if (options["rotate_degrees"] or options["scale"]) and draws[0][3] < SPATIAL_PROBABILITY:
         matrix = rotation(np.deg2rad(options["rotate_degrees"]) * draws[1]) @ np.diag(1 + options["scale"] * draws[2])
+        matrix = matrix * spacing / spacing[:, None]
         centre = (np.array(classes.shape) - 1) / 2
         offset = centre - matrix @ centre
         image = np.stack([affine_transform(image[..., c], matrix, offset, order=1, mode="nearest") for c in range(image.shape[3])], axis=-1)

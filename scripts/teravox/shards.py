@@ -112,12 +112,13 @@ class ShardReader:
     """Finds cases in a set of shards by their indexes.
 
     indexes : the `*.index.json` documents' paths; the TFRecord of `a.index.json` is `a.tfrecord` beside it. `statistics` holds
-    the intensity statistics, per channel, of every case loaded so far.
+    the intensity statistics, per channel, of every case loaded so far, `affines` its affine (4, 4), RAS+, mm.
     """
 
     def __init__(self, indexes: list[Path]) -> None:
         self.places: dict[str, tuple[Path, int, list[dict[str, Any]]]] = {}
         self.statistics: dict[str, dict[str, Any]] = {}
+        self.affines: dict[str, np.ndarray] = {}
         for path in indexes:
             index = files.read_json(path)
             if index.get("version") != FORMAT_VERSION:
@@ -138,6 +139,7 @@ class ShardReader:
         for example in read_records(path, sorted(records, key=lambda record: record["block"]), size):
             feature = example.features.feature
             shape = list(feature["shape"].int64_list.value)
+            self.affines[case] = np.frombuffer(feature["affine"].bytes_list.value[0], "<f8").reshape(4, 4)
             self.statistics[case] = json.loads(feature["statistics"].bytes_list.value[0])
             found = feature["case"].bytes_list.value[0].decode()
             if found != case:
