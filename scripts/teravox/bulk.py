@@ -15,7 +15,7 @@ import nibabel as nib
 import numpy as np
 from isal import igzip
 
-from teravox import hashing, store
+from teravox import files, hashing, store
 from teravox.errors import UserError
 from teravox.grids import Grid
 
@@ -98,7 +98,7 @@ def create(path: Path, shape: tuple[int, ...], dtype: np.dtype, affine: np.ndarr
 @contextlib.contextmanager
 def temporary(folder: Path, shape: tuple[int, ...], dtype: np.dtype, affine: np.ndarray) -> Iterator[Bulk]:
     """`create` in a file without a name, which is gone however the process ends. folder : on the disk to use."""
-    with tempfile.TemporaryFile(dir=folder) as stream:
+    with files.named(folder), tempfile.TemporaryFile(dir=folder) as stream:
         yield _new(stream, shape, np.dtype(dtype), affine)
 
 
@@ -134,20 +134,33 @@ def unpacked(path: Path, document: dict[str, Any], scratch: Path) -> Iterator[Bu
     document : what stands beside the volume and records its content hash; scratch : a folder on the disk to use. Raises UserError as
     `store.load` does.
     """
-    with tempfile.TemporaryFile(dir=scratch) as stream:
-        with store.guarded(path, document), igzip.open(path, "rb") as packed:
-            head = packed.read(nib.Nifti1Header().single_vox_offset)
-            stream.write(head)
-            stream.flush()
-            volume = _bulk(stream)
-            stream.seek(0, os.SEEK_END)
-            hasher = hashing.VolumeHasher(volume.shape, volume.dtype)
-            while chunk := packed.read(CHUNK_BYTES):
-                stream.write(chunk)
+    with files.named(scratch), tempfile.TemporaryFile(dir=scratch) as stream:
+        hasher = None
+        for chunk in _chunks(path, document):
+            stream.write(chunk)
+            if hasher is None:
+                stream.flush()
+                with store.guarded(path, document):
+                    volume = _bulk(stream)
+                stream.seek(0, os.SEEK_END)
+                hasher = hashing.VolumeHasher(volume.shape, volume.dtype)
+            else:
                 hasher.update(np.frombuffer(chunk, np.uint8))
-            stream.flush()
+        stream.flush()
+        assert hasher is not None
         store.check_digest(path, hasher.digest(volume.affine), document)
         yield volume
+
+
+def _chunks(path: Path, document: dict[str, Any]) -> Iterator[bytes]:
+    """The bytes of a .nii.gz: first all that stands before its voxels, then some megabytes at a time."""
+    with store.guarded(path, document), igzip.open(path, "rb") as packed:
+        head = packed.read(nib.Nifti1Header.single_vox_offset)
+        if len(head) < nib.Nifti1Header.single_vox_offset:
+            raise EOFError("ends within its header")
+        yield head
+        while chunk := packed.read(CHUNK_BYTES):
+            yield chunk
 
 
 def _bulk(stream: BinaryIO) -> Bulk:

@@ -12,6 +12,17 @@ from teravox.errors import UserError
 
 
 @contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Give an error of the file system that names no file (a full disk names none) this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
+
+
+@contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; when the block ends well, flush it to disk and rename it to `path`.
 
@@ -22,7 +33,8 @@ def atomic(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
     try:
-        yield temporary
+        with named(path):
+            yield temporary
         with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())
         temporary.replace(path)

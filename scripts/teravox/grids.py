@@ -77,7 +77,7 @@ def target(
     for key, enough in (("min_size", np.maximum), ("max_size", np.minimum)):
         if settings[key] is not None:
             wanted = enough(size, np.broadcast_to(settings[key], 3))
-            first, changed = first + (size - wanted) // 2, wanted - size
+            first, changed = first + np.trunc((size - wanted) / 2).astype(int), wanted - size
             if changed.any():
                 word = "padded" if key == "min_size" else "cut"
                 lines.append(f"the grid of {_by(size)} voxels is {word} evenly to {_by(wanted)} ({key})")
