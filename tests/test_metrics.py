@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from scipy.spatial import cKDTree
 from scipy.spatial.transform import Rotation
 
-from teravox import metrics
+from teravox import metrics, surfaces
 
 SPACINGS = [(1.0, 1.0, 1.0), (0.7, 0.5, 2.0), (3.0, 0.9, 0.9)]
 SCORES = ("dice", "iou", "hd95", "assd", "nsd")
@@ -161,7 +161,7 @@ def test_one_voxel_masks(index: tuple[int, int, int]) -> None:
 def test_masks_at_the_border_have_a_surface_there() -> None:
     """Both fill the image except for one voxel of the second: what is outside the image is outside the mask."""
     full = np.ones((3, 3, 3), bool)
-    assert metrics.surface_of(full).sum() == 26
+    assert surfaces.surface_of(full).sum() == 26
     corner = full.copy()
     corner[0, 0, 0] = False
     found = metrics.score(full, corner, affine_of((1.0, 1.0, 1.0)), 0.5)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import ndimage
 
-from teravox import metrics, streamed_scores
+from teravox import geometry, metrics, streamed_scores, surfaces
 from teravox.errors import UserError
 from test_metrics import SPACINGS, affine_of
 
@@ -26,7 +26,7 @@ def reader_of(array: np.ndarray) -> streamed_scores.Reader:
 def smallest_memory(shape: Sequence[int], item_bytes: int, affine: np.ndarray, tolerance: float) -> int:
     """Bytes with which blocks of one row and slabs of one plane, and no others, can be had, whichever of the two needs more."""
     x, y, z = shape
-    halo = [int((tolerance + metrics.TOLERANCE_EPSILON_MM) // step) + 1 for step in metrics.spacing_of(affine)]
+    halo = [int((tolerance + surfaces.TOLERANCE_EPSILON_MM) // step) + 1 for step in geometry.spacing_of(affine)]
     rows = min(1 + 2 * halo[1], y) * min(1 + 2 * halo[2], z)
     return max(3 * y, rows) * x * (streamed_scores.VOXEL_BYTES + item_bytes)
 

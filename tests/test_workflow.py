@@ -234,6 +234,47 @@ def test_editing_a_file_reruns_what_uses_it(workspace: Workspace, edited: list[t
     assert set(workspace.planned()) == expected
 
 
+def test_memory_reruns_nothing(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:
+    workspace.configure(resample={"memory_mb": 300, "ceiling_spacings": [4]})
+    assert workspace.planned() == {}
+
+
+def test_the_ceiling_is_a_target_of_its_own(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:
+    workspace.configure(resample={"ceiling_spacings": [5, 12]})
+    text = workspace.snakemake("--cores", "2", "ceiling")
+    assert "the best that a prediction can reach, over 6 cases:" in text
+    rows = list(csv.DictReader((workspace.results / "ceiling.tsv").open(), delimiter="\t"))
+    assert [(row["spacing_mm"], row["label"]) for row in rows[::3]] == [("9", "necrotic_core"), ("5", "necrotic_core"), ("12", "necrotic_core")]
+    dice = {row["spacing_mm"]: float(row["dice_mean"]) for row in rows if row["label"] == "oedema"}
+    assert 1 > dice["5"] > dice["9"] > dice["12"] > 0.2
+    resampled = [json.loads(path.read_text()) for path in sorted(workspace.results.glob("resample/*/case.json"))]
+    assert dice["9"] == pytest.approx(np.mean([case["ceiling"]["oedema"]["dice"] for case in resampled]), abs=1e-6)
+    assert workspace.planned() == {} and "Nothing to be done" in workspace.snakemake("--cores", "2", "ceiling")
+    workspace.configure(resample={"ceiling_spacings": [5]})
+    assert workspace.planned("ceiling") == {"ceiling_case": 6, "ceiling": 1}
+    page = (workspace.results / "report.html").read_text()
+    assert "The ceiling" in page and f"{np.mean([case['ceiling']['oedema']['dice'] for case in resampled]):.4f}" in page
+
+
+def test_an_automatic_spacing_is_the_median_of_the_headers(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:
+    split = json.loads((workspace.results / "split.json").read_text())
+    used = [name for name, case in split["cases"].items() if case["set"] != "test"]
+    assert 0 < len(used) < 6
+    edges = [json.loads((workspace.results / "ingest" / name / "case.json").read_text())["spacing_mm"] for name in used]
+    np.testing.assert_allclose(split["spacing_mm"], np.median(edges, axis=0))
+    workspace.configure(resample={"spacing": "auto"})
+    planned = workspace.planned()
+    assert planned["resample_case"] == 6 and "ingest_case" not in planned and "split" not in planned
+    workspace.configure(resample={"spacing": split["spacing_mm"]})  # a number or the same by itself: one setting
+    assert workspace.planned() == planned
+    workspace.configure(results="results_auto", resample={"spacing": "auto"})
+    text = workspace.snakemake("--cores", "2", "results_auto/resample/case01/case.json")
+    assert "resample_case" in text
+    found = json.loads((workspace.root / "results_auto" / "resample" / "case01" / "case.json").read_text())
+    np.testing.assert_allclose(np.linalg.norm(np.array(found["grid"]["affine"])[:3, :3], axis=0), split["spacing_mm"], rtol=1e-5)
+    shutil.rmtree(workspace.root / "results_auto")
+
+
 def test_no_output_holds_an_identifier(workspace: Workspace) -> None:
     """Neither a document nor a log nor a volume, although the paths of one case hold its patient's."""
     table = list(csv.DictReader((workspace.root / "data" / "tiny" / "cases.tsv").open(), delimiter="\t"))

@@ -17,12 +17,12 @@ from teravox.errors import UserError
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "workflow" / "schemas"
 
-# What decides a case's grid and what is put on it; memory_mb changes no value.
-GRID = [
-    *("channels.name", "channels.background", "channels.match.modality", "labels", "ignore_value"),
+# Of `resample` what changes a value; memory_mb does not.
+RESAMPLE = [
     *(f"resample.{key}" for key in ("spacing", "axes", "field_of_view", "crop", "crop_above", "crop_margin_mm", "min_size", "max_size")),
     *(f"resample.{key}" for key in ("interpolation", "label", "ceiling_tolerance_mm")),
 ]
+GRID = ["channels.name", "channels.background", "channels.match.modality", "labels", "ignore_value", *RESAMPLE]
 
 # What each stage reads, as dotted keys. A stage is redone when one of these changes, and for no other setting.
 STAGE_SETTINGS = {
@@ -51,7 +51,7 @@ STAGE_SETTINGS = {
         "ignore_value",
         "regions",
         "split",
-        "resample",
+        *RESAMPLE,
         "shard",
         "train",
         "predict",

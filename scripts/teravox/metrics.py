@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import edt
 import numpy as np
 
 from teravox.geometry import spacing_of, voxel_volume_ml
+from teravox.surfaces import TOLERANCE_EPSILON_MM, directed_distances, surface_of
 
 METRICS = ("dice", "iou", "hd95", "assd", "nsd", "volume_ml", "reference_volume_ml")
 COLUMNS = ("case", "patient", "fold", "set", "label", "space", *METRICS)
@@ -19,30 +19,11 @@ EMPTY_KINDS = ("none", "both", "reference", "prediction")
 LOWER_IS_BETTER = ("hd95", "assd")
 HIGHER_IS_BETTER = ("dice", "iou", "nsd")
 
-# Distances are float32 and spacings come from float32 headers (0.7 mm reads as 0.69999999): both err by less than 1e-4 mm over
-# any organ, and no two distances that matter differ by so little.
-TOLERANCE_EPSILON_MM = 1e-4
-
 EMPTY_RULE = (
     "Neither mask holds a voxel: Dice, IoU, HD95, ASSD and NSD are undefined (nan), left out of every mean, and counted. "
     "Exactly one mask is empty (a missed or an invented structure): Dice, IoU and NSD are 0, and HD95 and ASSD are the image "
     "diagonal in mm, corner to corner of the field of view; such cases stay in every mean and are counted too."
 )
-
-
-def surface_of(mask: np.ndarray) -> np.ndarray:
-    """The surface voxels of a boolean mask (x, y, z): those with at least one of 6 neighbours outside the mask.
-
-    What lies outside the array counts as outside the mask.
-    """
-    inside = mask.copy()
-    for axis in range(3):
-        line = np.moveaxis(inside, axis, 0)
-        source = np.moveaxis(mask, axis, 0)
-        line[1:] &= source[:-1]
-        line[:-1] &= source[1:]
-        line[0] = line[-1] = False
-    return mask & ~inside
 
 
 def union_box(first: np.ndarray, second: np.ndarray) -> tuple[slice, slice, slice]:
@@ -56,15 +37,6 @@ def union_box(first: np.ndarray, second: np.ndarray) -> tuple[slice, slice, slic
         used = np.flatnonzero(first.any(axis=others) | second.any(axis=others))
         box.append(slice(max(int(used[0]) - 1, 0), int(used[-1]) + 2))
     return box[0], box[1], box[2]
-
-
-def directed_distances(start: np.ndarray, target: np.ndarray, spacing: np.ndarray) -> np.ndarray:
-    """From each True voxel of `start` to the nearest True voxel of `target`, centre to centre: (n,) float64, mm.
-
-    start, target : boolean (x, y, z), of one shape, `target` not empty; spacing : (3,) float, mm, order (x, y, z).
-    """
-    field = edt.edt(np.ascontiguousarray(~target), anisotropy=tuple(float(s) for s in spacing), black_border=False)
-    return field[start].astype(np.float64)
 
 
 def diagonal_of(shape: Sequence[int], affine: np.ndarray) -> float:

@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from teravox.errors import UserError
 from teravox.geometry import spacing_of
-from teravox.metrics import TOLERANCE_EPSILON_MM, directed_distances, surface_of
+from teravox.surfaces import TOLERANCE_EPSILON_MM, directed_distances, surface_of
 
 Reader = Callable[[int, int, int, int], np.ndarray]  # (z0, z1, y0, y1) -> (z, y, x): planes z0..z1-1, rows y0..y1-1, all of x
 PairReader = Callable[[int, int, int, int], tuple[np.ndarray, np.ndarray]]  # the same of two volumes
