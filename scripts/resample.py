@@ -38,7 +38,10 @@ def main(args: argparse.Namespace) -> None:
             for index, channel in enumerate(settings["channels"]):
                 about, source = case["channels"][channel["name"]], sources[channel["name"]]
                 limits = about["min"], about["max"]
-                background = stage.background_of(channel, limits)
+                wanted = stage.background_of(channel, limits)
+                background = float(stage.as_dtype(np.array(wanted), dtype))
+                if background != wanted:
+                    lines.append(f"background of channel '{channel['name']}' is {background:g}, not {wanted:g}: the image's type is {dtype.name}")
                 way = sampling.sampler(source.grid, grid, options["interpolation"])
                 for share in stage.write_image(source, image, index, way, limits, background, memory, args.threads):
                     bar.update(share)

@@ -87,6 +87,18 @@ def test_a_case_is_resampled_and_its_ceiling_scored(tmp_path: Path) -> None:
     assert lost in document["warnings"] and f"warning: case 'c1': {lost}" in document["text"]
 
 
+def test_a_background_that_the_type_does_not_hold_is_said(tmp_path: Path) -> None:
+    image, label = (RNG.random((6, 6, 6)) * 100).astype(np.uint8), np.ones((6, 6, 6), np.uint8)
+    sources = {name: write(tmp_path / f"{name}.nii.gz", image, np.eye(4)) for name in ("t1", "flair")}
+    ingest(tmp_path / "ingest", sources, write(tmp_path / "label.nii.gz", label, np.eye(4)), LABELS)
+    document = resampled(tmp_path / "out", tmp_path / "ingest" / "case.json", min_size=8)
+    assert document["channels"]["flair"]["background"] == 0 == document["channels"]["flair"]["min"]
+    assert document["warnings"][:2] == [
+        "the grid of 6x6x6 voxels is padded evenly to 8x8x8 (min_size)",
+        "background of channel 'flair' is 0, not -3: the image's type is uint8",
+    ]
+
+
 def test_memory_and_threads_change_no_byte(tmp_path: Path) -> None:
     path = case(tmp_path)
     first = resampled(tmp_path / "a", path, spacing=0.9, interpolation="bspline")

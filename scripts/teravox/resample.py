@@ -81,7 +81,7 @@ def write_image(
     def work(tile: Tile) -> None:
         target.write(image_tile(way, source.read, tile, limits, background, target.dtype), tile.z0, tile.y0, channel)
 
-    return _each(way, work, 2 * target.dtype.itemsize, memory_bytes, threads)
+    return _each(way, work, target.dtype.itemsize + 3, memory_bytes, threads)
 
 
 def write_label(source: Bulk, target: Bulk, way: Sampler, memory_bytes: int, threads: int) -> Iterator[float]:

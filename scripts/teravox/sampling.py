@@ -285,7 +285,8 @@ def plan(way: Sampler, memory_bytes: int, extra: int = 0) -> list[Tile]:
 
     sizes = {}
     for rows, planes in itertools.product(_halves(height), _halves(depth)):
-        middle = _tiles(height, depth, rows, planes)[-(-height // rows) // 2 + (-(-depth // planes) // 2) * -(-height // rows)]
+        y, z = -(-height // rows) // 2 * rows, -(-depth // planes) // 2 * planes
+        middle = Tile(z, min(z + planes, depth), y, min(y + rows, height))
         if need(middle) <= memory_bytes and (8 * width * rows * planes <= TILE_BYTES or rows == planes == 1):
             sizes[rows, planes] = (way.work_of(middle) / (rows * planes), -rows * planes)
     for rows, planes in sorted(sizes, key=lambda size: sizes[size]):
