@@ -23,6 +23,8 @@ lint: setup
 bench: setup
 	.venv/bin/python tests/benchmarks/plan_memory.py
 	.venv/bin/python tests/benchmarks/ingest.py
+	.venv/bin/python tests/benchmarks/labels.py
+	.venv/bin/python tests/benchmarks/resample.py
 
 # Needs uv (https://docs.astral.sh/uv); writes no address of an index into the file.
 lock:
