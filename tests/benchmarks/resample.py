@@ -202,14 +202,14 @@ def main() -> int:
         sys.path.insert(0, str(ROOT / "scripts"))
         from teravox import records
 
-        found = {
+        record = {
             "command": "python tests/benchmarks/resample.py --full",
             "commit": records.commit(),
             "machine": records.machine(),
             "million_voxels_per_second_and_core": {name: round(rate, 2) for name, rate in rates.items()},
             "figures": figures,
         }
-        text = json.dumps(found, indent=1, sort_keys=True)
+        text = json.dumps(record, indent=1, sort_keys=True)
         (ROOT / "tests" / "benchmarks" / "results" / "resample.json").write_text(text + "\n")
     return 0 if all(line["pass"] for line in figures) else 1
 
