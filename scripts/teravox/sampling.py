@@ -4,6 +4,7 @@ Blocks are arrays (z, y, x) in C order. Every block can be computed alone, from 
 bits whatever its size: what decides a voxel's value (weights, order of the passes, size of SimpleITK's parts) follows from the two grids.
 """
 
+import bisect
 import concurrent.futures
 import dataclasses
 import functools
@@ -23,7 +24,7 @@ from teravox.interpolation import Axis
 Reader = Callable[[int, int, int, int], np.ndarray]  # (z0, z1, y0, y1) -> the old volume's block, full width
 Convert = Callable[[np.ndarray], np.ndarray]  # of an old block before it is interpolated
 
-TILE_BYTES = 1 << 25  # of a block in float64: larger ones are no faster
+TILE_BYTES = 48 << 20  # of all that a tile takes: larger ones are no faster
 CHUNK = 4096  # columns of a product at a time, so that they stay in the processor's cache
 PART_VOXELS = 1 << 21  # of the old volume under one part of a turned grid
 PART_EDGE = 64  # largest edge of such a part
@@ -274,37 +275,41 @@ SITK = {"nearest": sitk.sitkNearestNeighbor, "linear": sitk.sitkLinear, "bspline
 
 
 def plan(way: Sampler, memory_bytes: int, extra: int = 0) -> list[Tile]:
-    """The tiles of a grid, from its first voxel to its last, of a size that fits the memory and computes least twice.
+    """The tiles of a grid, from its first voxel to its last, that fit the memory and compute least twice.
 
-    extra : bytes that the caller needs per new voxel besides. Raises MemoryError when not even a single row fits.
+    extra : bytes that the caller needs per new voxel besides. Raises MemoryError when not even a single row fits. No tile takes more than
+    TILE_BYTES, if it can: larger ones are no faster, and memory stays the same for all but small volumes.
     """
     width, height, depth = way.new_shape
 
     def need(tile: Tile) -> int:
         return way.bytes_of(tile) + extra * width * (tile.y1 - tile.y0) * (tile.z1 - tile.z0)
 
-    sizes = {}
-    for rows, planes in itertools.product(_halves(height), _halves(depth)):
+    def middle(rows: int, planes: int) -> Tile:
         y, z = -(-height // rows) // 2 * rows, -(-depth // planes) // 2 * planes
-        middle = Tile(z, min(z + planes, depth), y, min(y + rows, height))
-        if need(middle) <= memory_bytes and (8 * width * rows * planes <= TILE_BYTES or rows == planes == 1):
-            sizes[rows, planes] = (way.work_of(middle) / (rows * planes), -rows * planes)
-    for rows, planes in sorted(sizes, key=lambda size: sizes[size]):
-        tiles = _tiles(height, depth, rows, planes)
-        across, along = tiles[: -(-height // rows)], tiles[:: -(-height // rows)]
-        widest, highest = max(across, key=need), max(along, key=need)
-        if need(Tile(highest.z0, highest.z1, widest.y0, widest.y1)) <= memory_bytes:
-            return tiles
+        y, z = min(y, max(height - rows, 0)), min(z, max(depth - planes, 0))
+        return Tile(z, z + planes, y, y + rows)
+
+    def needed(rows: int, planes: int) -> int:
+        return need(middle(rows, planes))
+
+    for limit in (min(memory_bytes, TILE_BYTES), memory_bytes):
+        sizes = {}
+        for rows in [height, *(1 << power for power in range((height - 1).bit_length()))]:
+            planes = bisect.bisect_right(range(1, depth + 1), limit, key=functools.partial(needed, rows))
+            if planes:
+                sizes[rows, planes] = (way.work_of(middle(rows, planes)) / (rows * planes), -rows * planes)
+        for rows, planes in sorted(sizes, key=lambda size: sizes[size]):
+            tiles = _tiles(height, depth, rows, planes)
+            across, along = tiles[: -(-height // rows)], tiles[:: -(-height // rows)]
+            widest, highest = max(across, key=need), max(along, key=need)
+            if need(Tile(highest.z0, highest.z1, widest.y0, widest.y1)) <= memory_bytes:
+                return tiles
     raise MemoryError
 
 
 def _tiles(height: int, depth: int, rows: int, planes: int) -> list[Tile]:
     return [Tile(z, min(z + planes, depth), y, min(y + rows, height)) for z in range(0, depth, planes) for y in range(0, height, rows)]
-
-
-def _halves(size: int) -> list[int]:
-    """The size itself, and powers of two below it."""
-    return [size, *(1 << power for power in range((size - 1).bit_length()))]
 
 
 def each(tiles: list[Tile], work: Callable[[Tile], None], threads: int) -> Iterator[Tile]:
