@@ -66,6 +66,7 @@ def label_tile(way: Sampler, read: Reader, tile: Tile) -> np.ndarray:
             better = weight > best + TIE
             np.copyto(best, weight, where=better)
             found[better] = value
+            del weight, better  # before the next label's
     return np.where(way.inside(tile), found, old.dtype.type(0))
 
 
