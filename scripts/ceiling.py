@@ -29,6 +29,7 @@ def case_command(args: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
         sources = unpacked.opened(case, args.case.parent, unpacked.needed(settings), folder, stack)
         native = sources["label"]
+        ceiling.require_memory(native, settings, memory)
         bar = stack.enter_context(progress.volumes(case["case"], 2 * len(spacings)))
         for spacing in spacings:
             grid, lines = unpacked.grid_of(case, sources, settings, spacing)

@@ -25,11 +25,14 @@ def main(args: argparse.Namespace) -> None:
     memory, what = int(args.memory_mb * 1e6), f"resampling case '{case['case']}'"
     granted = numa.require_memory(plan.resampling_bytes(case, options["spacing"], args.memory_mb), what)
     args.out.mkdir(parents=True, exist_ok=True)
+    for left in args.out.glob(".writing-*"):  # by a run that was killed
+        left.unlink()
     image_path, label_path = args.out / "image.nii", args.out / "label.nii"
     artefacts, described = {}, {}
     with contextlib.ExitStack() as stack:
         sources = unpacked.opened(case, args.case.parent, names, args.out, stack)
         native = sources["label"]
+        ceiling.require_memory(native, settings, memory)
         grid, lines = unpacked.grid_of(case, sources, settings, options["spacing"])
         dtype = np.result_type(*(sources[name].dtype for name in names))
         files.require_space(args.out, grid.voxels * (len(names) * dtype.itemsize + native.dtype.itemsize), what)

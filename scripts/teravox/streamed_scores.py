@@ -161,6 +161,21 @@ def _count_surfaces(
                 _count_near(tallies[value], [volume[outer] == value for volume in pair], _within(inner, outer), spacing, limit)
 
 
+def _halo(affine: np.ndarray, tolerance_mm: float) -> list[int]:
+    """How many voxels around a block can decide whether a surface of it is within the tolerance: order (z, y, x)."""
+    return [int((tolerance_mm + TOLERANCE_EPSILON_MM) / step) + 1 for step in spacing_of(affine)[::-1]]
+
+
+def least_bytes(shape: tuple[int, int, int], affine: np.ndarray, itemsize: int, tolerance_mm: float) -> int:
+    """The memory that `compare` needs for two volumes of a type of `itemsize` bytes; other arguments as there.
+
+    A slab is a plane and the one before; joining the components that meet in it takes about as much as another plane.
+    """
+    size, halo = shape[::-1], _halo(affine, tolerance_mm)
+    rows = max(3 * size[1], math.prod(min(1 + 2 * h, n) for h, n in zip(halo[:2], size[:2], strict=True)))
+    return rows * shape[0] * (3 * itemsize + VOXEL_BYTES)
+
+
 def compare(
     back: Reader,
     native: Reader,
@@ -197,20 +212,19 @@ def compare(
         raise ValueError(f"values are {list(values)}, expected at least 1 each and none equal to ignore_value, {ignore_value}")
     size = shape[::-1]
     spacing, limit = spacing_of(affine)[::-1], tolerance_mm + TOLERANCE_EPSILON_MM
-    halo = [int(limit / step) + 1 for step in spacing]
+    halo = _halo(affine, tolerance_mm)
 
     def read(*window: int) -> tuple[np.ndarray, np.ndarray]:
         """Both volumes, (z, y, x); where native has the value to ignore, so has back."""
         after, before = back(*window), native(*window)
         return after if ignore_value is None else np.where(before == ignore_value, before, after), before
 
-    item_bytes = sum(volume.itemsize for volume in (*read(0, 1, 0, 1), back(0, 1, 0, 1)))
-    row_bytes = shape[0] * (item_bytes + VOXEL_BYTES)
-    # A slab is a plane and the one before; joining the components that meet in it takes about as much as another plane.
-    smallest = row_bytes * max(3 * size[1], math.prod(min(1 + 2 * h, n) for h, n in zip(halo[:2], size[:2], strict=True)))
-    if memory_bytes < smallest:
+    itemsize = max(volume.itemsize for volume in read(0, 1, 0, 1))
+    row_bytes = shape[0] * (3 * itemsize + VOXEL_BYTES)
+    least = least_bytes(shape, affine, itemsize, tolerance_mm)
+    if memory_bytes < least:
         found = f"comparing labels of {shape[0]} x {shape[1]} x {shape[2]} voxels: {memory_bytes / 1e6:.3f} MB of memory"
-        needed = f"expected at least {smallest / 1e6:.3f} MB for a tolerance of {tolerance_mm:g} mm"
+        needed = f"expected at least {least / 1e6:.3f} MB for a tolerance of {tolerance_mm:g} mm"
         raise UserError(f"{found}, {needed}; set a larger resample.memory_mb or a smaller resample.ceiling_tolerance_mm")
     tallies = {value: Tally() for value in values}
     if tallies:
