@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -90,8 +91,27 @@ def threads_floor(way: sampling.Sampler) -> int:
 def test_memory_for_not_even_a_row_is_one_line(tmp_path: Path) -> None:
     with naive.on_disk(tmp_path, np.zeros((9, 9, 9), np.uint8), np.eye(4)) as volume:
         way = sampling.sampler(volume.grid, naive.grid_of((9, 9, 9), np.eye(4), 0.5), "linear")
-        with pytest.raises(UserError, match=r"resample\.memory_mb: one row of 18 voxels does not fit 0 MB for 2 threads; expected more"):
+        with pytest.raises(UserError, match=r"resample\.memory_mb: 0.0001 MB do not hold what one row of 18 new voxels is made of; expected more"):
             list(resample.write_label(volume, volume, way, 100, 2))
+
+
+def test_fewer_threads_where_the_memory_is_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    label = RNG.integers(0, 3, (9, 9, 9)).astype(np.uint8)
+    with naive.on_disk(tmp_path, label, np.eye(4)) as volume, naive.on_disk(tmp_path, np.zeros((18, 18, 18), np.uint8), np.eye(4) / 2) as out:
+        way = resample.label_way(volume.grid, naive.grid_of((9, 9, 9), np.eye(4), 0.5), "linear")
+        used: list[int] = []
+        each = sampling.each
+
+        def watched(tiles: list[Tile], work: Callable[[Tile], None], threads: int) -> Iterator[Tile]:
+            used.append(threads)
+            return each(tiles, work, threads)
+
+        monkeypatch.setattr(sampling, "each", watched)
+        enough = way.bytes_of(Tile(9, 10, 9, 10)) + 18 * 13
+        assert sum(resample.write_label(volume, out, way, 3 * enough - 1, 3)) == pytest.approx(1)
+        assert used == [2]
+        expected = resample.label_tile(way, volume.read, Tile(0, 18, 0, 18))
+        np.testing.assert_array_equal(out.read(0, 18, 0, 18), expected)
 
 
 def centroid(array: np.ndarray, affine: np.ndarray) -> np.ndarray:

@@ -95,11 +95,15 @@ def write_label(source: Bulk, target: Bulk, way: Sampler, memory_bytes: int, thr
 
 
 def _each(way: Sampler, work: Callable[[Tile], None], voxel_bytes: int, memory_bytes: int, threads: int) -> Iterator[float]:
-    try:
-        tiles = sampling.plan(way, memory_bytes // threads, voxel_bytes)
-    except MemoryError:
-        wide = f"one row of {way.new_shape[0]} voxels does not fit {memory_bytes / 1e6:.0f} MB for {threads} threads"
-        raise UserError(f"resample.memory_mb: {wide}; expected more, or a coarser resample.spacing") from None
+    tiles: list[Tile] = []
+    while not tiles:
+        try:
+            tiles = sampling.plan(way, memory_bytes // threads, voxel_bytes)
+        except MemoryError:
+            threads -= 1  # more memory for each
+            if not threads:
+                found = f"resample.memory_mb: {memory_bytes / 1e6:g} MB do not hold what one row of {way.new_shape[0]} new voxels is made of"
+                raise UserError(f"{found}; expected more, or a spacing nearer to the case's own") from None
     voxels = int(np.prod(way.new_shape, dtype=np.int64))
     for tile in sampling.each(tiles, work, threads):
         yield (tile.z1 - tile.z0) * (tile.y1 - tile.y0) * way.new_shape[0] / voxels
