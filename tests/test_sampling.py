@@ -37,9 +37,9 @@ def block_of(way: sampling.Sampler, array: np.ndarray, planes: int, rows: int) -
     found, inside = np.full((depth, height, width), np.nan), np.zeros((depth, height, width), bool)
     for z, y in itertools.product(range(0, depth, planes), range(0, height, rows)):
         tile = Tile(z, min(z + planes, depth), y, min(y + rows, height))
-        block = way.block(sampling.reader(array), resample.as_float, tile)
-        assert block.dtype == np.float64
-        found[tile.z0 : tile.z1, tile.y0 : tile.y1] = block
+        made = sampling.block(way, sampling.reader(array), resample.as_float, tile)
+        assert made.dtype == np.float64
+        found[tile.z0 : tile.z1, tile.y0 : tile.y1] = made
         inside[tile.z0 : tile.z1, tile.y0 : tile.y1] = way.inside(tile)
     return found, inside
 
@@ -90,7 +90,7 @@ def test_only_what_a_tile_needs_is_read() -> None:
         read.append((z0, z1, y0, y1))
         return array.T[z0:z1, y0:y1]
 
-    way.block(watched, resample.as_float, Tile(30, 33, 12, 14))
+    sampling.block(way, watched, resample.as_float, Tile(30, 33, 12, 14))
     # planes 30 to 32 have their centres at (30.5 * 0.9 - 1.5) / 3 = 8.65 to 9.25 of the old axis, rows 12 and 13 at 7.0 and 7.6
     assert read == [(8, 11, 7, 9)]
 
@@ -137,9 +137,9 @@ def test_memory_of_a_tile_is_what_is_predicted(tmp_path: Path) -> None:
         way = sampling.sampler(Grid(shape, affine), grid, method)
         array = RNG.random(shape)
         tile = Tile(0, grid.shape[2] // 2, 0, grid.shape[1])
-        way.block(sampling.reader(array), resample.as_float, tile)
+        sampling.block(way, sampling.reader(array), resample.as_float, tile)
         tracemalloc.start()
-        way.block(sampling.reader(array), resample.as_float, tile)
+        sampling.block(way, sampling.reader(array), resample.as_float, tile)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert 0.3 * way.bytes_of(tile) < peak < 1.1 * way.bytes_of(tile) + 2e6, (method, spacing)

@@ -42,7 +42,7 @@ def to_native(probability: np.ndarray, grid: np.ndarray, shape: Shape, affine: n
         best = np.full((tile.z1 - tile.z0, tile.y1 - tile.y0, shape[0]), -np.inf)
         part = winner[tile.z0 : tile.z1, tile.y0 : tile.y1]
         for index in range(classes):
-            weight = way.block(sampling.reader(probability[..., index]), resample.as_float, tile)
+            weight = sampling.block(way, sampling.reader(probability[..., index]), resample.as_float, tile)
             better = weight > best + resample.TIE
             np.copyto(best, weight, where=better)
             part[better] = index

@@ -1,6 +1,5 @@
 """Images and labels onto another grid, from file to file, a tile at a time."""
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ from teravox import geometry, sampling
 from teravox.bulk import Bulk
 from teravox.errors import UserError
 from teravox.grids import Grid
-from teravox.sampling import Reader, Sampler, Tile
+from teravox.sampling import Piece, Reader, Sampler, Tile
 
 CT_AIR = -1000.0  # HU
 TIE = 1e-6  # of a label's weight: less decides nothing, so that rounding does not
@@ -34,7 +33,7 @@ def image_tile(way: Sampler, read: Reader, tile: Tile, limits: tuple[float, floa
     limits : least and largest value of the old volume, which no interpolation leaves (B-spline and Lanczos would); background : of what
     lies outside the old volume.
     """
-    block, inside = way.block(read, as_float, tile), way.inside(tile)
+    block, inside = sampling.block(way, read, as_float, tile), way.inside(tile)
     outside = None if inside.all() else ~np.broadcast_to(inside, block.shape)
     found = np.empty(block.shape, dtype)
     for number, plane in enumerate(block):  # one plane stays in the processor's cache
@@ -50,28 +49,28 @@ def label_tile(way: Sampler, read: Reader, tile: Tile) -> np.ndarray:
 
     So no label is invented. Between equals the lowest value wins. What lies outside the old volume is 0.
     """
-    z0, z1, y0, y1 = way.box(tile)
-    old = read(z0, z1, y0, y1)
-    values = np.unique(old)
+    found: np.ndarray | None = None
+    for piece in way.pieces(tile):
+        old = read(*piece.box)
+        if found is None:
+            found = np.empty((tile.z1 - tile.z0, tile.y1 - tile.y0, way.new_shape[0]), old.dtype)
+        _winner(piece, old, found[piece.z, piece.y, piece.x])
+    assert found is not None
+    return np.where(way.inside(tile), found, found.dtype.type(0))
 
-    def within(a: int, b: int, c: int, d: int) -> np.ndarray:
-        return old[a - z0 : b - z0, c - y0 : d - y0]
 
-    shape = (tile.z1 - tile.z0, tile.y1 - tile.y0, way.new_shape[0])
-    found = np.full(shape, values[0], old.dtype)
-    if values.size > 1:
-        best = np.full(shape, -np.inf)
-        for value in values:
-            weight = way.block(within, functools.partial(_indicator, value), tile)
+def _winner(piece: Piece, old: np.ndarray, into: np.ndarray) -> None:
+    """Fill a piece with the label of the largest weight."""
+    first, *others = np.unique(old)
+    into[:] = first
+    if others:
+        best = piece.make((old == first).astype(np.float64))
+        for value in others:
+            weight = piece.make((old == value).astype(np.float64))
             better = weight > best + TIE
             np.copyto(best, weight, where=better)
-            found[better] = value
+            into[better] = value
             del weight, better  # before the next label's
-    return np.where(way.inside(tile), found, old.dtype.type(0))
-
-
-def _indicator(value: int, labels: np.ndarray) -> np.ndarray:
-    return (labels == value).astype(np.float64)
 
 
 def write_image(

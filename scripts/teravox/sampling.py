@@ -24,9 +24,10 @@ from teravox.interpolation import Axis
 Reader = Callable[[int, int, int, int], np.ndarray]  # (z0, z1, y0, y1) -> the old volume's block, full width
 Convert = Callable[[np.ndarray], np.ndarray]  # of an old block before it is interpolated
 
-TILE_BYTES = 48 << 20  # of all that a tile takes: larger ones are no faster
+TILE_BYTES = 48 << 20  # of what a tile takes: larger ones are no faster
 CHUNK = 4096  # columns of a product at a time, so that they stay in the processor's cache
 PART_VOXELS = 1 << 21  # of the old volume under one part of a turned grid
+READ_VOXELS = 1 << 22  # that are read for it, as rows are read whole
 PART_EDGE = 64  # largest edge of such a part
 
 
@@ -45,26 +46,50 @@ class Tile:
     y1: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A part of a tile that is made at once. z, y, x : where in the tile; box : (z0, z1, y0, y1) of the old volume, at full width, that it is
+    made of; make : the float64 block of that box -> the piece (z, y, x), float64.
+    """
+
+    z: slice
+    y: slice
+    x: slice
+    box: tuple[int, int, int, int]
+    make: Callable[[np.ndarray], np.ndarray]
+
+
 class Sampler(Protocol):
     """How to bring one volume onto one grid of `new_shape` (x, y, z) voxels."""
 
     @property
     def new_shape(self) -> Shape: ...
 
-    def block(self, read: Reader, convert: Convert, tile: Tile) -> np.ndarray:
-        """float64 (z, y, x); what lies outside the old volume is not defined."""
+    def pieces(self, tile: Tile) -> Iterator[Piece]:
+        """What a tile is made of; beyond the old volume its voxels are not defined."""
 
     def inside(self, tile: Tile) -> np.ndarray:
         """Which voxels of a tile lie in the old volume: bool, broadcasts to (z, y, x)."""
-
-    def box(self, tile: Tile) -> tuple[int, int, int, int]:
-        """(z0, z1, y0, y1) of the old volume: what `block` reads lies in it."""
 
     def bytes_of(self, tile: Tile) -> int:
         """Memory that `block` takes, its result included."""
 
     def work_of(self, tile: Tile) -> int:
         """Voxels that `block` computes, those between the passes included."""
+
+
+def block(way: Sampler, read: Reader, convert: Convert, tile: Tile) -> np.ndarray:
+    """A tile (z, y, x), float64; beyond the old volume it is not defined. convert : applied to what is read."""
+    shape = tile.z1 - tile.z0, tile.y1 - tile.y0, way.new_shape[0]
+    found = None
+    for piece in way.pieces(tile):
+        made = piece.make(convert(read(*piece.box)))
+        if made.shape == shape:
+            return made
+        found = np.empty(shape) if found is None else found
+        found[piece.z, piece.y, piece.x] = made
+    assert found is not None
+    return found
 
 
 def sampler(old: Grid, new: Grid, method: str, low_pass: bool = True, reach: float = 0) -> Sampler:
@@ -106,16 +131,18 @@ class Separable:
     def box(self, tile: Tile) -> tuple[int, int, int, int]:
         return *self.z.support(tile.z0, tile.z1), *self.y.support(tile.y0, tile.y1)
 
-    def block(self, read: Reader, convert: Convert, tile: Tile) -> np.ndarray:
-        found = convert(read(*self.box(tile)))
-        for name in self.order():
-            if name == "z":
-                found = along_z(self.z.part(tile.z0, tile.z1), found)
-            elif name == "y":
-                found = along_y(self.y.part(tile.y0, tile.y1), found)
-            else:
-                found = along_x(self.x.matrix, found)
-        return found
+    def pieces(self, tile: Tile) -> Iterator[Piece]:
+        def make(found: np.ndarray) -> np.ndarray:
+            for name in self.order():
+                if name == "z":
+                    found = along_z(self.z.part(tile.z0, tile.z1), found)
+                elif name == "y":
+                    found = along_y(self.y.part(tile.y0, tile.y1), found)
+                else:
+                    found = along_x(self.x.matrix, found)
+            return found
+
+        yield Piece(slice(None), slice(None), slice(None), self.box(tile), make)
 
     def inside(self, tile: Tile) -> np.ndarray:
         return self.z.inside[tile.z0 : tile.z1, None, None] & self.y.inside[tile.y0 : tile.y1, None] & self.x.inside
@@ -176,13 +203,6 @@ class Turned:
     shrink: tuple[float, ...]
     reach: float
 
-    def box(self, tile: Tile) -> tuple[int, int, int, int]:
-        edge = self.edge
-        first = [0, tile.y0 // edge * edge, tile.z0 // edge * edge]
-        last = [self.new_shape[0], *(min(-(-end // edge) * edge, n) for end, n in zip((tile.y1, tile.z1), self.new_shape[1:], strict=True))]
-        start, stop = self._old_box(first, last)
-        return int(start[2]), int(stop[2]), int(start[1]), int(stop[1])
-
     def _old_box(self, first: Sequence[int], last: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """[start, stop) (x, y, z) of the old voxels that the new voxels first..last-1 (x, y, z) depend on."""
         corners = np.array(list(itertools.product(*[(f, e - 1) for f, e in zip(first, last, strict=True)])), float)
@@ -210,33 +230,33 @@ class Turned:
         """Of the cubes of new voxels that SimpleITK gets at a time, in voxels: it follows from the grids alone."""
         edge = PART_EDGE
         extent = np.abs(self.matrix[:3, :3]).sum(axis=1)
-        while edge > 1 and np.prod(np.minimum(self.shape, edge * extent + 2 * self.halo + 2)) > PART_VOXELS:
+        while edge > 1:
+            box = np.minimum(self.shape, edge * extent + 2 * self.halo + 2)
+            if box.prod() <= PART_VOXELS and self.shape[0] * box[1] * box[2] <= READ_VOXELS:
+                break
             edge //= 2
         return edge
 
-    def block(self, read: Reader, convert: Convert, tile: Tile) -> np.ndarray:
-        found = np.zeros((tile.z1 - tile.z0, tile.y1 - tile.y0, self.new_shape[0]))
-        edge = self.edge
-        lattice = [range(first // edge * edge, last, edge) for first, last in ((tile.z0, tile.z1), (tile.y0, tile.y1), (0, self.new_shape[0]))]
-        for corner in itertools.product(*lattice):
+    def pieces(self, tile: Tile) -> Iterator[Piece]:
+        edge, limits = self.edge, ((tile.z0, tile.z1), (tile.y0, tile.y1), (0, self.new_shape[0]))
+        for corner in itertools.product(*[range(first // edge * edge, last, edge) for first, last in limits]):
             ends = [min(c + edge, n) for c, n in zip(corner, self.new_shape[::-1], strict=True)]
-            part = self._part(read, convert, corner[::-1], ends[::-1])
-            z, y, x = (slice(max(c, low), min(e, high)) for c, e, (low, high) in zip(corner, ends, self._limits(tile), strict=True))
-            within = tuple(slice(s.start - c, s.stop - c) for s, c in zip((z, y, x), corner, strict=True))
-            found[z.start - tile.z0 : z.stop - tile.z0, y.start - tile.y0 : y.stop - tile.y0, x] = part[within]
-        return found
+            own = [(max(c, low), min(e, high)) for c, e, (low, high) in zip(corner, ends, limits, strict=True)]
+            z, y, x = (slice(a - low, b - low) for (a, b), (low, _) in zip(own, limits, strict=True))
+            within = tuple(slice(a - c, b - c) for (a, b), c in zip(own, corner, strict=True))
+            start, stop = self._old_box(corner[::-1], ends[::-1])
+            box = int(start[2]), int(stop[2]), int(start[1]), int(stop[1])
+            yield Piece(z, y, x, box, functools.partial(self._make, corner[::-1], ends[::-1], start, stop, within))
 
-    def _limits(self, tile: Tile) -> tuple[tuple[int, int], ...]:
-        return (tile.z0, tile.z1), (tile.y0, tile.y1), (0, self.new_shape[0])
-
-    def _part(self, read: Reader, convert: Convert, first: tuple[int, ...], last: list[int]) -> np.ndarray:
-        """The cube of new voxels first..last-1 (x, y, z) as an array (z, y, x)."""
-        start, stop = self._old_box(first, last)
-        old = convert(read(int(start[2]), int(stop[2]), int(start[1]), int(stop[1]))[:, :, start[0] : stop[0]])
+    def _make(
+        self, first: Sequence[int], last: Sequence[int], start: np.ndarray, stop: np.ndarray, within: tuple[slice, ...], old: np.ndarray
+    ) -> np.ndarray:
+        """The part `within` the cube of new voxels first..last-1 (x, y, z). old : the planes and rows start..stop-1, at full width."""
+        old = old[:, :, start[0] : stop[0]]
         for a, (along, matrix) in enumerate(zip((along_x, along_y, along_z), self.low_pass, strict=True)):
             if matrix is not None:
                 old = along(matrix[start[a] : stop[a], start[a] : stop[a]], np.ascontiguousarray(old))
-        image = sitk.GetImageFromArray(old)
+        image = sitk.GetImageFromArray(np.ascontiguousarray(old))
         image.SetOrigin(start.astype(float).tolist())
         transform = sitk.AffineTransform(3)
         transform.SetMatrix(self.matrix[:3, :3].ravel().tolist())
@@ -250,7 +270,7 @@ class Turned:
         found = sitk.GetArrayFromImage(resampler.Execute(image))
         if self.method == "lanczos":  # a constant stays what it is, as along one axis
             found /= sitk.GetArrayFromImage(resampler.Execute(image * 0 + 1.0))
-        return found
+        return found[within]
 
     def inside(self, tile: Tile) -> np.ndarray:
         index = np.ogrid[tile.z0 : tile.z1, tile.y0 : tile.y1, 0 : self.new_shape[0]]
@@ -263,7 +283,7 @@ class Turned:
 
     def bytes_of(self, tile: Tile) -> int:
         voxels = (tile.z1 - tile.z0) * (tile.y1 - tile.y0) * self.new_shape[0]
-        return 8 * (4 * PART_VOXELS + 2 * voxels)
+        return 8 * (4 * PART_VOXELS + voxels) + 12 * READ_VOXELS
 
     def work_of(self, tile: Tile) -> int:
         edge = self.edge
@@ -278,7 +298,7 @@ def plan(way: Sampler, memory_bytes: int, extra: int = 0) -> list[Tile]:
     """The tiles of a grid, from its first voxel to its last, that fit the memory and compute least twice.
 
     extra : bytes that the caller needs per new voxel besides. Raises MemoryError when not even a single row fits. No tile takes more than
-    TILE_BYTES, if it can: larger ones are no faster, and memory stays the same for all but small volumes.
+    TILE_BYTES above a row: larger ones are no faster, and memory stays the same for all but small volumes.
     """
     width, height, depth = way.new_shape
 
@@ -293,18 +313,18 @@ def plan(way: Sampler, memory_bytes: int, extra: int = 0) -> list[Tile]:
     def needed(rows: int, planes: int) -> int:
         return need(middle(rows, planes))
 
-    for limit in (min(memory_bytes, TILE_BYTES), memory_bytes):
-        sizes = {}
-        for rows in [height, *(1 << power for power in range((height - 1).bit_length()))]:
-            planes = bisect.bisect_right(range(1, depth + 1), limit, key=functools.partial(needed, rows))
-            if planes:
-                sizes[rows, planes] = (way.work_of(middle(rows, planes)) / (rows * planes), -rows * planes)
-        for rows, planes in sorted(sizes, key=lambda size: sizes[size]):
-            tiles = _tiles(height, depth, rows, planes)
-            across, along = tiles[: -(-height // rows)], tiles[:: -(-height // rows)]
-            widest, highest = max(across, key=need), max(along, key=need)
-            if need(Tile(highest.z0, highest.z1, widest.y0, widest.y1)) <= memory_bytes:
-                return tiles
+    limit = min(memory_bytes, TILE_BYTES + needed(1, 1))
+    sizes = {}
+    for rows in [height, *(1 << power for power in range((height - 1).bit_length()))]:
+        planes = bisect.bisect_right(range(1, depth + 1), limit, key=functools.partial(needed, rows))
+        if planes:
+            sizes[rows, planes] = (way.work_of(middle(rows, planes)) / (rows * planes), -rows * planes)
+    for rows, planes in sorted(sizes, key=lambda size: sizes[size]):
+        tiles = _tiles(height, depth, rows, planes)
+        across, along = tiles[: -(-height // rows)], tiles[:: -(-height // rows)]
+        widest, highest = max(across, key=need), max(along, key=need)
+        if need(Tile(highest.z0, highest.z1, widest.y0, widest.y1)) <= memory_bytes:
+            return tiles
     raise MemoryError
 
 
