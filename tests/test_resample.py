@@ -108,7 +108,7 @@ def test_fewer_threads_where_the_memory_is_for_one(tmp_path: Path, monkeypatch: 
 
         monkeypatch.setattr(sampling, "each", watched)
         enough = way.bytes_of(Tile(9, 10, 9, 10)) + 18 * 13
-        assert sum(resample.write_label(volume, out, way, 3 * enough - 1, 3)) == pytest.approx(1)
+        assert sum(resample.write_label(volume, out, way, int((3 * enough - 1) / resample.TILES_SHARE), 3)) == pytest.approx(1)
         assert used == [2]
         expected = resample.label_tile(way, volume.read, Tile(0, 18, 0, 18))
         np.testing.assert_array_equal(out.read(0, 18, 0, 18), expected)

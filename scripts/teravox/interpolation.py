@@ -75,9 +75,9 @@ def filter_axis(old: int, shrink: float) -> Axis:
     return axis(old, np.arange(old), "linear", shrink)
 
 
-def reach_of(interpolation: str, shrink: float) -> int:
-    """How many old voxels to each side of a place its value can depend on."""
-    own = {"nearest": 1, "linear": 1, "bspline": 2 + PREFILTER_RADIUS, "lanczos": LANCZOS_RADIUS}[interpolation]
+def reach_of(interpolation: str, shrink: float, prefilter: int = PREFILTER_RADIUS) -> int:
+    """How many old voxels to each side of a place its value can depend on, if the B-spline's prefilter reaches so far."""
+    own = {"nearest": 1, "linear": 1, "bspline": 2 + prefilter, "lanczos": LANCZOS_RADIUS}[interpolation]
     return own + (_radius(variance_of(shrink)) if shrink > 1 + EDGE and interpolation != "nearest" else 0)
 
 

@@ -12,6 +12,7 @@ from teravox.grids import Grid
 from teravox.sampling import Piece, Reader, Sampler, Tile
 
 CT_AIR = -1000.0  # HU
+TILES_SHARE = 0.75  # of the memory; the rest is for what the process keeps of earlier work
 TIE = 1e-6  # of a label's weight: less decides nothing, so that rounding does not
 
 
@@ -51,7 +52,7 @@ def label_tile(way: Sampler, read: Reader, tile: Tile) -> np.ndarray:
     """
     found: np.ndarray | None = None
     for piece in way.pieces(tile):
-        old = read(*piece.box)
+        old = piece.fetch(read, way.shape[0])
         if found is None:
             found = np.empty((tile.z1 - tile.z0, tile.y1 - tile.y0, way.new_shape[0]), old.dtype)
         _winner(piece, old, found[piece.z, piece.y, piece.x])
@@ -97,7 +98,7 @@ def _each(way: Sampler, work: Callable[[Tile], None], voxel_bytes: int, memory_b
     tiles: list[Tile] = []
     while not tiles:
         try:
-            tiles = sampling.plan(way, memory_bytes // threads, voxel_bytes)
+            tiles = sampling.plan(way, int(TILES_SHARE * memory_bytes) // threads, voxel_bytes)
         except MemoryError:
             threads -= 1  # more memory for each
             if not threads:

@@ -26,9 +26,9 @@ Convert = Callable[[np.ndarray], np.ndarray]  # of an old block before it is int
 
 TILE_BYTES = 48 << 20  # of what a tile takes: larger ones are no faster
 CHUNK = 4096  # columns of a product at a time, so that they stay in the processor's cache
-PART_VOXELS = 1 << 21  # of the old volume under one part of a turned grid
-READ_VOXELS = 1 << 22  # that are read for it, as rows are read whole
-PART_EDGE = 64  # largest edge of such a part
+PART_PREFILTER = 13  # voxels around a part that its B-spline prefilter sees: the pole's power there is 4e-8
+PART_VOXELS = 3 << 19  # of the old volume under one part of a turned grid
+PART_EDGES = (64, 48, 32, 24, 16, 8, 4, 2)  # of such a part: the first that fits
 
 
 def reader(array: np.ndarray) -> Reader:
@@ -48,19 +48,29 @@ class Tile:
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A part of a tile that is made at once. z, y, x : where in the tile; box : (z0, z1, y0, y1) of the old volume, at full width, that it is
-    made of; make : the float64 block of that box -> the piece (z, y, x), float64.
+    """A part of a tile that is made at once. z, y, x : where in the tile; box : (z0, z1, y0, y1, x0, x1) of the old volume that it is made of;
+    make : the float64 block of that box -> the piece (z, y, x), float64.
     """
 
     z: slice
     y: slice
     x: slice
-    box: tuple[int, int, int, int]
+    box: tuple[int, int, int, int, int, int]
     make: Callable[[np.ndarray], np.ndarray]
+
+    def fetch(self, read: Reader, width: int) -> np.ndarray:
+        """The old volume's block: plane by plane where it is not of full width, so that no more is held."""
+        z0, z1, y0, y1, x0, x1 = self.box
+        if x1 - x0 == width:
+            return read(z0, z1, y0, y1)
+        return np.concatenate([read(z, z + 1, y0, y1)[:, :, x0:x1] for z in range(z0, z1)])
 
 
 class Sampler(Protocol):
-    """How to bring one volume onto one grid of `new_shape` (x, y, z) voxels."""
+    """How to bring a volume of `shape` (x, y, z) onto a grid of `new_shape`."""
+
+    @property
+    def shape(self) -> Shape: ...
 
     @property
     def new_shape(self) -> Shape: ...
@@ -83,7 +93,7 @@ def block(way: Sampler, read: Reader, convert: Convert, tile: Tile) -> np.ndarra
     shape = tile.z1 - tile.z0, tile.y1 - tile.y0, way.new_shape[0]
     found = None
     for piece in way.pieces(tile):
-        made = piece.make(convert(read(*piece.box)))
+        made = piece.make(convert(piece.fetch(read, way.shape[0])))
         if made.shape == shape:
             return made
         found = np.empty(shape) if found is None else found
@@ -142,7 +152,7 @@ class Separable:
                     found = along_x(self.x.matrix, found)
             return found
 
-        yield Piece(slice(None), slice(None), slice(None), self.box(tile), make)
+        yield Piece(slice(None), slice(None), slice(None), (*self.box(tile), 0, self.shape[0]), make)
 
     def inside(self, tile: Tile) -> np.ndarray:
         return self.z.inside[tile.z0 : tile.z1, None, None] & self.y.inside[tile.y0 : tile.y1, None] & self.x.inside
@@ -215,7 +225,7 @@ class Turned:
     @functools.cached_property
     def halo(self) -> np.ndarray:
         """Old voxels that a value can depend on, to each side of its place, the low-pass included: (3,), order (x, y, z)."""
-        return np.array([interpolation.reach_of(self.method, shrink) for shrink in self.shrink])
+        return np.array([interpolation.reach_of(self.method, shrink, PART_PREFILTER) for shrink in self.shrink])
 
     @functools.cached_property
     def low_pass(self) -> list[scipy.sparse.csr_array | None]:
@@ -228,14 +238,9 @@ class Turned:
     @functools.cached_property
     def edge(self) -> int:
         """Of the cubes of new voxels that SimpleITK gets at a time, in voxels: it follows from the grids alone."""
-        edge = PART_EDGE
         extent = np.abs(self.matrix[:3, :3]).sum(axis=1)
-        while edge > 1:
-            box = np.minimum(self.shape, edge * extent + 2 * self.halo + 2)
-            if box.prod() <= PART_VOXELS and self.shape[0] * box[1] * box[2] <= READ_VOXELS:
-                break
-            edge //= 2
-        return edge
+        fitting = (edge for edge in PART_EDGES if np.minimum(self.shape, edge * extent + 2 * self.halo + 2).prod() <= PART_VOXELS)
+        return next(fitting, 1)
 
     def pieces(self, tile: Tile) -> Iterator[Piece]:
         edge, limits = self.edge, ((tile.z0, tile.z1), (tile.y0, tile.y1), (0, self.new_shape[0]))
@@ -245,14 +250,13 @@ class Turned:
             z, y, x = (slice(a - low, b - low) for (a, b), (low, _) in zip(own, limits, strict=True))
             within = tuple(slice(a - c, b - c) for (a, b), c in zip(own, corner, strict=True))
             start, stop = self._old_box(corner[::-1], ends[::-1])
-            box = int(start[2]), int(stop[2]), int(start[1]), int(stop[1])
+            box = int(start[2]), int(stop[2]), int(start[1]), int(stop[1]), int(start[0]), int(stop[0])
             yield Piece(z, y, x, box, functools.partial(self._make, corner[::-1], ends[::-1], start, stop, within))
 
     def _make(
         self, first: Sequence[int], last: Sequence[int], start: np.ndarray, stop: np.ndarray, within: tuple[slice, ...], old: np.ndarray
     ) -> np.ndarray:
-        """The part `within` the cube of new voxels first..last-1 (x, y, z). old : the planes and rows start..stop-1, at full width."""
-        old = old[:, :, start[0] : stop[0]]
+        """The part `within` the cube of new voxels first..last-1 (x, y, z). old : the old voxels start..stop-1 (x, y, z)."""
         for a, (along, matrix) in enumerate(zip((along_x, along_y, along_z), self.low_pass, strict=True)):
             if matrix is not None:
                 old = along(matrix[start[a] : stop[a], start[a] : stop[a]], np.ascontiguousarray(old))
@@ -283,7 +287,7 @@ class Turned:
 
     def bytes_of(self, tile: Tile) -> int:
         voxels = (tile.z1 - tile.z0) * (tile.y1 - tile.y0) * self.new_shape[0]
-        return 8 * (4 * PART_VOXELS + voxels) + 12 * READ_VOXELS
+        return 8 * (5 * PART_VOXELS + voxels)
 
     def work_of(self, tile: Tile) -> int:
         edge = self.edge
