@@ -71,13 +71,15 @@ def test_files_have_the_same_bits_whatever_the_memory_and_the_threads(tmp_path: 
         floor = threads_floor(way)
         for memory, threads in itertools.product((floor, MEMORY), (1, 2, 3)):
             with bulk.temporary(tmp_path, (*grid.shape, 2), np.dtype(np.int16), grid.affine) as out:
-                done = sum(resample.write_image(images, out, 1, way, (-1000, 2999), -7, memory * threads, threads))
+                done = sum(resample.write_image(images, out, 1, way, (-1000, 2999), -7, int(memory * threads / resample.TILES_SHARE), threads))
                 assert done == pytest.approx(1)
                 found.append(out.digest())
                 assert (out.read(0, grid.shape[2], 0, grid.shape[1], 0) == 0).all()
             with bulk.temporary(tmp_path, grid.shape, np.dtype(np.uint8), grid.affine) as out:
                 assert sum(
-                    resample.write_label(labels, out, resample.label_way(labels.grid, grid, method), memory * threads, threads)
+                    resample.write_label(
+                        labels, out, resample.label_way(labels.grid, grid, method), int(memory * threads / resample.TILES_SHARE), threads
+                    )
                 ) == pytest.approx(1)
                 found.append(out.digest())
     assert set(found[::2]) == {found[0]} and set(found[1::2]) == {found[1]}
