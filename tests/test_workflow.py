@@ -242,7 +242,7 @@ def test_memory_reruns_nothing(workspace: Workspace, edited: list[tuple[Path, by
 def test_the_ceiling_is_a_target_of_its_own(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:
     workspace.configure(resample={"ceiling_spacings": [5, 12]})
     text = workspace.snakemake("--cores", "2", "ceiling")
-    assert "the best that a prediction can reach, over 6 cases:" in text
+    assert "what a segmentation that is perfect on the grid scores, over 6 cases:" in text
     rows = list(csv.DictReader((workspace.results / "ceiling.tsv").open(), delimiter="\t"))
     assert [(row["spacing_mm"], row["label"]) for row in rows[::3]] == [("9", "necrotic_core"), ("5", "necrotic_core"), ("12", "necrotic_core")]
     dice = {row["spacing_mm"]: float(row["dice_mean"]) for row in rows if row["label"] == "oedema"}

@@ -1,4 +1,4 @@
-"""The ceiling: what a label's way onto a case's grid and back costs, before anything is learned. No prediction can score more."""
+"""The ceiling: what a label's way onto a case's grid and back costs, before anything is learned: the score of a segmentation that is perfect on the grid."""
 
 from collections.abc import Callable
 from pathlib import Path

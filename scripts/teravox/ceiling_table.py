@@ -64,4 +64,4 @@ def text(rows: Sequence[dict[str, Any]], cases: int) -> str:
     cells = [COLUMNS, *([("" if row[name] is None else str(row[name])) for name in COLUMNS] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(COLUMNS))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
-    return "\n".join([f"the best that a prediction can reach, over {cases} cases:", *lines])
+    return "\n".join([f"what a segmentation that is perfect on the grid scores, over {cases} cases:", *lines])

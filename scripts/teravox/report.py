@@ -82,7 +82,7 @@ def cohort(assigned: dict[str, Any], ingested: list[dict[str, Any]], resampled: 
 
 
 def ceiling_rows(resampled: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
-    """Per label the best score that the grid lets a prediction reach, see teravox.ceiling."""
+    """Per label what a segmentation that is perfect on the grid scores, see teravox.ceiling."""
     rows = ceiling_table.summary([[{"spacing": 0, "labels": case["ceiling"]}] for case in resampled], names)
     for row in rows:
         row["cells"] = [number(row[name], 4) for name in ("dice_mean", "dice_min", "nsd_mean", "nsd_min")]
