@@ -10,7 +10,7 @@ import SimpleITK as sitk
 
 from teravox import bulk, ceiling, ceiling_table, files, hashing, numa, plan, progress, resample, unpacked
 from teravox import config as configuration
-from teravox.errors import parse_settings, run_command
+from teravox.errors import parse_settings, positive, run_command
 from teravox.records import Recorder
 
 
@@ -22,7 +22,9 @@ def case_command(args: argparse.Namespace) -> None:
     case = unpacked.accepted(args.case)
     spacings = [options["spacing"], *(spacing for spacing in options["ceiling_spacings"] if spacing != options["spacing"])]
     memory = int(args.memory_mb * 1e6)
-    numa.require_memory(max(plan.resampling_bytes(case, spacing, args.memory_mb) for spacing in spacings), f"the ceiling of case '{case['case']}'")
+    numa.require_memory(
+        max(plan.resampling_bytes(case, options, spacing, args.memory_mb) for spacing in spacings), f"the ceiling of case '{case['case']}'"
+    )
     folder = args.out.parent
     folder.mkdir(parents=True, exist_ok=True)
     found = []
@@ -79,8 +81,10 @@ if __name__ == "__main__":
     one = commands.add_parser("case", help="score the label's way there and back of one case")
     one.set_defaults(function=case_command)
     one.add_argument("case", type=Path, help="case.json of the ingested case")
-    one.add_argument("--threads", type=int, default=1, help="tiles at a time; they change no value (default: 1)")
-    one.add_argument("--memory-mb", type=float, default=1024, help="memory above that of the idle process in MB; changes no value (default: 1024)")
+    one.add_argument("--threads", type=positive(int), default=1, help="tiles at a time; they change no value (default: 1)")
+    one.add_argument(
+        "--memory-mb", type=positive(float), default=1024, help="memory above that of the idle process in MB; changes no value (default: 1024)"
+    )
     every = commands.add_parser("all", help="the table of all cases")
     every.set_defaults(function=all_command)
     every.add_argument("--split", type=Path, required=True, help="split.json: the accepted cases")

@@ -11,7 +11,7 @@ import SimpleITK as sitk
 from teravox import bulk, ceiling, ceiling_table, files, numa, plan, progress, sampling, statistics, unpacked
 from teravox import config as configuration
 from teravox import resample as stage
-from teravox.errors import parse_settings, run_command
+from teravox.errors import UserError, parse_settings, positive, run_command
 from teravox.records import Recorder
 
 
@@ -23,40 +23,43 @@ def main(args: argparse.Namespace) -> None:
     case = unpacked.accepted(args.case)
     names = [channel["name"] for channel in settings["channels"]]
     memory, what = int(args.memory_mb * 1e6), f"resampling case '{case['case']}'"
-    granted = numa.require_memory(plan.resampling_bytes(case, options["spacing"], args.memory_mb), what)
+    granted = numa.require_memory(plan.resampling_bytes(case, options, options["spacing"], args.memory_mb), what)
+    if args.out.resolve() == args.case.parent.resolve():
+        raise UserError(f"{args.out}: holds the ingested case, expected another folder")
     args.out.mkdir(parents=True, exist_ok=True)
     for left in args.out.glob(".writing-*"):  # by a run that was killed
         left.unlink()
     image_path, label_path = args.out / "image.nii", args.out / "label.nii"
-    artefacts, described = {}, {}
+    described = {}
     with contextlib.ExitStack() as stack:
         sources = unpacked.opened(case, args.case.parent, names, args.out, stack)
         native = sources["label"]
         ceiling.require_memory(native, settings, memory)
         grid, lines = unpacked.grid_of(case, sources, settings, options["spacing"])
         dtype = np.result_type(*(sources[name].dtype for name in names))
-        files.require_space(args.out, grid.voxels * (len(names) * dtype.itemsize + native.dtype.itemsize), what)
+        written = grid.voxels * (len(names) * dtype.itemsize + native.dtype.itemsize) + native.grid.voxels * native.dtype.itemsize
+        files.require_space(args.out, written, what)
         bar = stack.enter_context(progress.volumes(case["case"], len(names) + 2))
-        with files.atomic(image_path) as temporary, bulk.create(temporary, (*grid.shape, len(names)), dtype, grid.affine) as image:
-            for index, channel in enumerate(settings["channels"]):
-                about, source = case["channels"][channel["name"]], sources[channel["name"]]
-                limits = about["min"], about["max"]
-                wanted = stage.background_of(channel, limits)
-                background = float(stage.as_dtype(np.array(wanted), dtype))
-                if background != wanted:
-                    lines.append(f"background of channel '{channel['name']}' is {background:g}, not {wanted:g}: the image's type is {dtype.name}")
-                way = sampling.sampler(source.grid, grid, options["interpolation"])
-                for share in stage.write_image(source, image, index, way, limits, background, memory, args.threads):
-                    bar.update(share)
-                statistic = statistics.describe_parts(functools.partial(image.slabs, index), dtype)
-                described[channel["name"]] = statistic | {"background": background}
-            artefacts[image_path.name] = image.digest()
-        with files.atomic(label_path) as temporary, bulk.create(temporary, grid.shape, native.dtype, grid.affine) as label:
-            for share in stage.write_label(native, label, stage.label_way(native.grid, grid, options["label"]), memory, args.threads):
+        # Both get their names in the end, so that a failure leaves neither.
+        image = stack.enter_context(bulk.create(stack.enter_context(files.atomic(image_path)), (*grid.shape, len(names)), dtype, grid.affine))
+        label = stack.enter_context(bulk.create(stack.enter_context(files.atomic(label_path)), grid.shape, native.dtype, grid.affine))
+        for index, channel in enumerate(settings["channels"]):
+            about, source = case["channels"][channel["name"]], sources[channel["name"]]
+            limits = about["min"], about["max"]
+            wanted = stage.background_of(channel, limits)
+            background = float(stage.as_dtype(np.array(wanted), dtype))
+            if not np.isclose(background, wanted):
+                lines.append(f"background of channel '{channel['name']}' is {background:g}, not {wanted:g}: the image's type is {dtype.name}")
+            way = sampling.sampler(source.grid, grid, options["interpolation"])
+            for share in stage.write_image(source, image, index, way, limits, background, memory, args.threads):
                 bar.update(share)
-            counts = statistics.label_voxels(label.slabs(), settings["labels"])
-            artefacts[label_path.name] = label.digest()
-            scores = ceiling.scores(native, label, settings, args.out, memory, args.threads, bar.update)
+            statistic = statistics.describe_parts(functools.partial(image.parts, index), dtype)
+            described[channel["name"]] = statistic | {"background": background}
+        for share in stage.write_label(native, label, stage.label_way(native.grid, grid, options["label"]), memory, args.threads):
+            bar.update(share)
+        counts = statistics.label_voxels(label.parts(), settings["labels"])
+        scores = ceiling.scores(native, label, settings, args.out, memory, args.threads, bar.update)
+        artefacts = {image_path.name: image.digest(), label_path.name: label.digest()}
     lines += ceiling_table.warnings(scores)
     for line in lines:
         print(f"warning: case '{case['case']}': {line}")
@@ -84,7 +87,9 @@ if __name__ == "__main__":
     parser.add_argument(
         "--settings", type=parse_settings, required=True, help="JSON: channels, labels, ignore_value and resample of the configuration"
     )
-    parser.add_argument("--threads", type=int, default=1, help="tiles at a time; they change no value (default: 1)")
-    parser.add_argument("--memory-mb", type=float, default=1024, help="memory above that of the idle process in MB; changes no value (default: 1024)")
+    parser.add_argument("--threads", type=positive(int), default=1, help="tiles at a time; they change no value (default: 1)")
+    parser.add_argument(
+        "--memory-mb", type=positive(float), default=1024, help="memory above that of the idle process in MB; changes no value (default: 1024)"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for image.nii, label.nii and case.json; unpacked sources lie there meanwhile")
     raise SystemExit(run_command(main, parser))

@@ -26,7 +26,7 @@ def test_a_file_holds_what_was_written_wherever_it_was(tmp_path: Path, dtype: ty
                 volume.write(np.ascontiguousarray(array[:, y0:y1, z0:z1, channel].T), z0, y0, channel)
         assert volume.digest() == hashing.volume_digest(array, AFFINE)
         np.testing.assert_array_equal(volume.read(2, 5, 1, 3, 1), array[:, 1:3, 2:5, 1].T)
-        np.testing.assert_array_equal(np.concatenate(list(volume.slabs(1))), array[..., 1].T)
+        np.testing.assert_array_equal(np.concatenate(list(volume.parts(1))), array[..., 1].T)
     image = nib.load(path)
     assert image.get_data_dtype() == dtype and path.stat().st_size == 352 + array.nbytes
     np.testing.assert_array_equal(np.asanyarray(image.dataobj), array)
@@ -37,13 +37,17 @@ def test_a_file_holds_what_was_written_wherever_it_was(tmp_path: Path, dtype: ty
         np.testing.assert_array_equal(volume.read(0, 7, 0, 6, 0), array[..., 0].T)
 
 
-def test_slabs_of_some_planes_are_the_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_some_planes_or_rows_are_the_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array = RNG.integers(0, 200, (5, 6, 7)).astype(np.int16)
     monkeypatch.setattr(bulk, "CHUNK_BYTES", 2 * 5 * 6 * 2)
     with bulk.temporary(tmp_path, array.shape, array.dtype, AFFINE) as volume:
         volume.write(np.ascontiguousarray(array.T), 0, 0)
-        assert [slab.shape[0] for slab in volume.slabs()] == [2, 2, 2, 1]
-        np.testing.assert_array_equal(np.concatenate(list(volume.slabs())), array.T)
+        assert [slab.shape[0] for slab in volume.parts()] == [2, 2, 2, 1]
+        np.testing.assert_array_equal(np.concatenate(list(volume.parts())), array.T)
+        monkeypatch.setattr(bulk, "CHUNK_BYTES", 4 * 5 * 2)  # less than a plane
+        assert [(z0, y0, block.shape) for z0, y0, block in volume.blocks()][:3] == [(0, 0, (1, 4, 5)), (0, 4, (1, 2, 5)), (1, 0, (1, 4, 5))]
+        np.testing.assert_array_equal(np.concatenate([part.ravel() for part in volume.parts()]), array.T.ravel())
+        assert volume.digest() == hashing.volume_digest(array, AFFINE)
 
 
 def test_a_long_axis_needs_the_second_format(tmp_path: Path) -> None:
@@ -88,6 +92,19 @@ def test_a_file_that_ends_early_is_one_line(tmp_path: Path, kept: int) -> None:
     with pytest.raises(UserError, match=r"t1\.nii\.gz: (damaged|content hash)") as caught, bulk.unpacked(path, document, tmp_path):
         pass
     assert "\n" not in str(caught.value) and "--forcerun ingest_case" in str(caught.value)
+
+
+def test_a_changed_byte_anywhere_is_one_line(tmp_path: Path) -> None:
+    path, _, document = case(tmp_path)
+    good = path.read_bytes()
+    for place in [*range(40), *range(100, len(good), len(good) // 40)]:
+        path.write_bytes(good[:place] + bytes([good[place] ^ 0x55]) + good[place + 1 :])
+        try:
+            with bulk.unpacked(path, document, tmp_path) as volume:
+                assert volume.shape == (40, 30, 20)  # a byte of the gzip header that means nothing
+                assert place < 10
+        except UserError as error:
+            assert "t1.nii.gz: " in str(error) and "\n" not in str(error)
 
 
 def test_another_volume_or_none_is_one_line(tmp_path: Path) -> None:

@@ -96,13 +96,14 @@ def test_sizes_are_padded_and_cut_evenly_and_said() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 2**31), st.integers(1, 9))
-def test_the_foreground_is_that_of_the_whole_array(seed: int, height: int) -> None:
+@given(st.integers(0, 2**31), st.integers(1, 9), st.integers(1, 8))
+def test_the_foreground_is_that_of_the_whole_array(seed: int, planes: int, rows: int) -> None:
     rng = np.random.default_rng(seed)
     volume = np.zeros((9, 8, 7), np.int16)
     index = rng.integers(0, 7, (rng.integers(0, 4), 3))
     volume[tuple(index.T)] = 5
-    found = grids.foreground((volume[z : z + height] for z in range(0, 9, height)), 4)
+    blocks = ((z, y, volume[z : z + planes, y : y + rows]) for z in range(0, 9, planes) for y in range(0, 8, rows))
+    found = grids.foreground((7, 8, 9), blocks, 4)
     places = np.argwhere(volume > 4)[:, ::-1]
     if not len(places):
         assert found is None

@@ -100,3 +100,18 @@ def test_no_value_depends_on_more_than_its_reach(method: str, shrink: float) -> 
         used = found.indices[found.indptr[row] : found.indptr[row + 1]]
         assert used.min() >= np.floor(place) - interpolation.reach_of(method, shrink)
         assert used.max() <= np.ceil(place) + interpolation.reach_of(method, shrink)
+
+
+@pytest.mark.parametrize("shrink", [50.0, 1000.0, 1e5])
+def test_many_voxels_that_become_one_are_their_weighted_mean(shrink: float) -> None:
+    old = 3000
+    found = interpolation.axis(old, np.array([100.0, 1499.5]), "linear", shrink)
+    variance = interpolation.variance_of(shrink)
+    offsets = np.arange(-int(6 * variance**0.5) - 50, int(6 * variance**0.5) + 51)
+    kernel = np.exp(-(offsets**2) / (2 * variance))
+    expected = np.zeros((2, old))
+    for row, places in enumerate(([100], [1499, 1500])):
+        for place in places:
+            np.add.at(expected[row], np.clip(place + offsets, 0, old - 1), kernel / kernel.sum() / len(places))
+    np.testing.assert_allclose(found.matrix.toarray(), expected, rtol=0, atol=2e-4 / shrink + 2e-6)
+    assert found.matrix.shape == (2, old)

@@ -257,7 +257,7 @@ def test_more_than_two_to_the_31_voxels(tmp_path: Path) -> None:
     with naive.on_disk(tmp_path, label, np.eye(4)) as source, bulk.create(path, grid.shape, np.dtype(np.uint8), grid.affine) as out:
         for _ in resample.write_label(source, out, resample.label_way(source.grid, grid, "nearest"), MEMORY, os.cpu_count() or 1):
             pass
-        counts = np.sum([np.bincount(slab.ravel(), minlength=8) for slab in out.slabs()], axis=0)
+        counts = np.sum([np.bincount(slab.ravel(), minlength=8) for slab in out.parts()], axis=0)
         assert counts.tolist() == [
             1400**3 - 64 * 120_002,
             0,

@@ -178,10 +178,63 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     assert "missing" in error_of(call("resample", str(tmp_path / "none.json"), settings(), f"--out={out}"))
 
 
+def test_arguments_that_mean_nothing_are_one_line(tmp_path: Path) -> None:
+    path, out = case(tmp_path), tmp_path / "out"
+    before = path.read_bytes()
+    assert "holds the ingested case" in error_of(call("resample", str(path), settings(), f"--out={path.parent}"))
+    assert path.read_bytes() == before
+    for options, words in (
+        ({"spacing": -1}, "'resample.spacing' is -1, expected at least 0.001"), ({"spacing": "auto"}, "expected a number or three"),
+        ({"spacing": [1, 2]}, "expected at least 3 entries"), ({"label": "lanczos"}, "expected one of nearest, linear, bspline"),
+        ({"crop": "foo"}, "expected one of none, foreground"), ({"min_size": [1, 2]}, "3 entries"), ({"spacing": 1e300}, "at most 1000"),
+    ):  # fmt: skip
+        assert words in error_of(call("resample", str(path), settings(**options), f"--out={out}"))
+    text = json.dumps({"channels": [{"name": "zz"}], "labels": LABELS})
+    assert "no channel 'zz', expected one of" in error_of(call("resample", str(path), f"--settings={text}", f"--out={out}"))
+    for argument in ("--threads=0", "--threads=-1", "--memory-mb=nan", "--memory-mb=inf"):
+        done = call("resample", str(path), settings(), f"--out={out}", argument)
+        assert done.returncode == 2 and b"expected a number above 0" in done.stderr and b"Traceback" not in done.stderr
+    for content in ("{}", "[]", "null"):
+        path.write_text(content)
+        assert "expected the case.json of an ingested case" in error_of(call("resample", str(path), settings(), f"--out={out}"))
+    assert not out.exists() or left(out) == []
+
+
+def test_a_failed_run_changes_none_of_the_files_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, out = case(tmp_path), tmp_path / "out"
+    resampled(out, path, spacing=2)
+    before = {name: (out / name).read_bytes() for name in left(out)}
+    command: list[str | Path] = [sys.executable, Path(__file__).parents[1] / "scripts" / "resample.py", path, settings(spacing=2), f"--out={out}"]
+    limit = (out / "image.nii").stat().st_size - 1
+
+    def less_than_the_image() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    error_of(subprocess.run(command, capture_output=True, preexec_fn=less_than_the_image))
+    assert {name: (out / name).read_bytes() for name in left(out)} == before
+
+
+def test_tiny_voxels_far_from_the_origin_lie_where_the_file_says(tmp_path: Path) -> None:
+    """A ramp of the world along x, from a header whose float32 origin is coarser than a voxel."""
+    affine = np.diag([0.01, 0.01, 0.01, 1])
+    affine[:3, 3] = 1e5
+    image, label = np.tile(np.arange(40, dtype=np.float32)[:, None, None], (1, 4, 4)), np.ones((40, 4, 4), np.uint8)
+    source = write(tmp_path / "t1.nii.gz", image, affine)
+    ingest(tmp_path / "ingest", {"t1": source}, write(tmp_path / "label.nii.gz", label, affine), LABELS[:1])
+    text = json.dumps({"channels": [{"name": "t1"}], "labels": LABELS[:1], "resample": {"spacing": 0.008}})
+    done = call("resample", str(tmp_path / "ingest" / "case.json"), f"--settings={text}", f"--out={tmp_path / 'out'}")
+    assert done.returncode == 0, done.stderr
+    found, grid = store.read(tmp_path / "out" / "image.nii")
+    native = store.read(tmp_path / "ingest" / "t1.nii.gz")[1]
+    x = np.linalg.inv(native) @ grid @ np.stack([np.arange(found.shape[0]), *np.zeros((2, found.shape[0])), np.ones(found.shape[0])])
+    np.testing.assert_allclose(found[:, 2, 2, 0], np.clip(x[0], 0, 39), atol=1e-3)
+
+
 def test_too_little_disk_is_said_before_anything_is_written(tmp_path: Path) -> None:
     path, out = case(tmp_path), tmp_path / "out"
     message = error_of(call("resample", str(path), settings(spacing=0.002), f"--out={out}"))
-    assert "GB are free" in message and "choose a coarser resample.spacing" in message
+    assert "MB are free" in message and "choose a coarser resample.spacing" in message
     assert left(out) == []
 
 

@@ -19,7 +19,7 @@ from teravox import files, hashing, store
 from teravox.errors import UserError
 from teravox.grids import Grid
 
-CHUNK_BYTES = 1 << 22
+CHUNK_BYTES = 1 << 20
 CALL_BYTES = 1 << 30  # Linux moves at most 2^31 - 4096 bytes in one call
 
 
@@ -63,19 +63,25 @@ class Bulk:
         else:
             yield from ((first + number * height * row, plane) for number, plane in enumerate(block))
 
-    def slabs(self, channel: int = 0) -> Iterator[np.ndarray]:
-        """The volume from its first plane to its last, some planes at a time: arrays (z, y, x)."""
-        plane = self.shape[0] * self.shape[1] * self.dtype.itemsize
-        height = max(1, CHUNK_BYTES // plane)
-        for z0 in range(0, self.shape[2], height):
-            yield self.read(z0, min(z0 + height, self.shape[2]), 0, self.shape[1], channel)
+    def blocks(self, channel: int = 0) -> Iterator[tuple[int, int, np.ndarray]]:
+        """The volume in the order of the file, some planes, or some rows of a plane, at a time: (first plane, first row, array (z, y, x))."""
+        row = self.shape[0] * self.dtype.itemsize
+        rows = min(max(1, CHUNK_BYTES // row), self.shape[1])
+        planes = max(1, CHUNK_BYTES // (row * self.shape[1]))
+        for z0 in range(0, self.shape[2], planes):
+            for y0 in range(0, self.shape[1], rows):
+                yield z0, y0, self.read(z0, min(z0 + planes, self.shape[2]), y0, min(y0 + rows, self.shape[1]), channel)
+
+    def parts(self, channel: int = 0) -> Iterator[np.ndarray]:
+        """The arrays of `blocks`."""
+        return (part for _, _, part in self.blocks(channel))
 
     def digest(self) -> str:
         """`hashing.volume_digest` of the file's voxels and affine."""
         hasher = hashing.VolumeHasher(self.shape, self.dtype)
         for channel in range(self.shape[3] if len(self.shape) > 3 else 1):
-            for slab in self.slabs(channel):
-                hasher.update(slab)
+            for part in self.parts(channel):
+                hasher.update(part)
         return hasher.digest(self.affine)
 
 

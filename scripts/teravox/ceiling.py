@@ -1,4 +1,7 @@
-"""The ceiling: what a label's way onto a case's grid and back costs, before anything is learned: the score of a segmentation that is perfect on the grid."""
+"""The ceiling: what a label's way onto a case's grid and back costs, before anything is learned.
+
+It is the score of a segmentation that is perfect on the grid.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

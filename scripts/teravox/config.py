@@ -88,7 +88,8 @@ def describe(error: jsonschema.ValidationError) -> str:
         "exclusiveMinimum": lambda v: f"more than {v}",
         "maximum": lambda v: f"at most {v}",
         "exclusiveMaximum": lambda v: f"less than {v}",
-        "minItems": lambda v: f"at least {v} entry",
+        "minItems": lambda v: f"at least {v} {'entry' if v == 1 else 'entries'}",
+        "maxItems": lambda v: f"at most {v} entries",
         "minLength": lambda v: "a text that is not empty",
         "uniqueItems": lambda v: "no entry twice",
     }.get(str(error.validator), lambda v: f"{error.validator} {v}")(limit)
@@ -151,8 +152,29 @@ def filled(settings: dict[str, Any], stage: str) -> dict[str, Any]:
     """A stage's settings with the schema's defaults where they leave a key out, for a command that is started by hand."""
     parts = schema("config")["properties"]
     heads = {key.partition(".")[0] for key in STAGE_SETTINGS[stage]}
+    part = {"type": "object", "properties": {head: parts[head] for head in heads}}
+    errors = sorted(VALIDATOR(part).iter_errors(settings), key=lambda error: str(error.absolute_path))
+    if errors:
+        raise UserError(f"settings: {describe(errors[0])}")
     given = {head: settings[head] if head in settings else copy.deepcopy(parts[head].get("default")) for head in heads}
-    return {head: _with_defaults(value, parts[head]) for head, value in given.items()}
+    complete_settings = {head: _with_defaults(value, parts[head]) for head, value in given.items()}
+    if "resample" in heads:
+        _check_grid(complete_settings, "settings")
+        if complete_settings["resample"]["spacing"] == "auto":
+            raise UserError("settings: 'resample.spacing' is 'auto', which takes a workflow that knows the other cases; expected a number or three")
+    return complete_settings
+
+
+def _check_grid(config: dict[str, Any], source: str) -> None:
+    """What the schema cannot say of the settings of a grid. Raises UserError."""
+    for number, channel in enumerate(config["channels"]):
+        if isinstance(channel["background"], str) and channel["background"] != "auto":
+            raise UserError(f"{source}: 'channels.{number}.background' is {channel['background']!r}, expected a number or auto")
+    options = config["resample"]
+    if isinstance(options["spacing"], str) and options["spacing"] != "auto":
+        raise UserError(f"{source}: 'resample.spacing' is {options['spacing']!r}, expected a number, three numbers or auto")
+    if options["min_size"] is not None and options["max_size"] is not None and np.any(np.array(options["min_size"]) > options["max_size"]):
+        raise UserError(f"{source}: 'resample.min_size' is {options['min_size']}, expected no more than max_size ({options['max_size']})")
 
 
 def complete(raw: dict[str, Any], source: str = "configuration") -> dict[str, Any]:
@@ -181,14 +203,7 @@ def complete(raw: dict[str, Any], source: str = "configuration") -> dict[str, An
         times = channel["match"]["echo_time_ms"]
         if times and times[0] > times[1]:
             raise UserError(f"{source}: 'channels.{number}.match.echo_time_ms' is {times}, expected the smallest before the largest")
-    for number, channel in enumerate(config["channels"]):
-        if isinstance(channel["background"], str) and channel["background"] != "auto":
-            raise UserError(f"{source}: 'channels.{number}.background' is {channel['background']!r}, expected a number or auto")
-    options = config["resample"]
-    if isinstance(options["spacing"], str) and options["spacing"] != "auto":
-        raise UserError(f"{source}: 'resample.spacing' is {options['spacing']!r}, expected a number, three numbers or auto")
-    if options["min_size"] is not None and options["max_size"] is not None and np.any(np.array(options["min_size"]) > options["max_size"]):
-        raise UserError(f"{source}: 'resample.min_size' is {options['min_size']}, expected no more than max_size ({options['max_size']})")
+    _check_grid(config, source)
     unique("regions", "name")
     reserved = {"case", "patient", "label", "set", "image"} & {channel["name"] for channel in config["channels"]}
     if reserved:

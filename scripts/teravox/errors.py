@@ -34,6 +34,21 @@ def parse_settings(text: str) -> dict[str, Any]:
     return settings
 
 
+def positive(kind: type[int] | type[float]) -> Callable[[str], float]:
+    """The type of a command's argument: a finite number above 0."""
+
+    def parse(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = 0
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"'{text}', expected a number above 0")
+        return value
+
+    return parse
+
+
 def run_command(function: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> int:
     """Parse the command line, run `function`, and turn a UserError into one line on standard error and exit status 1.
 

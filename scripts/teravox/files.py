@@ -47,7 +47,7 @@ def require_space(folder: Path, need_bytes: int, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if need_bytes > free:
         raise UserError(
-            f"{folder}: {free / 1e9:.2f} GB are free, {what} needs {need_bytes / 1e9:.2f} GB; make room, or choose a coarser resample.spacing"
+            f"{folder}: {free / 1e6:,.1f} MB are free, {what} needs {need_bytes / 1e6:,.1f} MB; make room, or choose a coarser resample.spacing"
         )
 
 

@@ -32,18 +32,17 @@ class Grid:
         return {"shape": list(self.shape), "affine": self.affine.tolist()}
 
 
-def foreground(slabs: Iterable[np.ndarray], above: float) -> np.ndarray | None:
+def foreground(shape: Shape, blocks: Iterable[tuple[int, int, np.ndarray]], above: float) -> np.ndarray | None:
     """The box of the voxels brighter than `above`: (2, 3), first and last index, order (x, y, z); None without any.
 
-    slabs : (z, y, x), from the first plane of a volume to its last.
+    shape : (x, y, z) of the volume; blocks : first plane, first row, array (z, y, x) at full width; together the volume.
     """
-    columns, rows, planes = [], [], []
-    for slab in slabs:
-        mask = slab > above
-        columns.append(np.any(mask, axis=(0, 1)))
-        rows.append(np.any(mask, axis=(0, 2)))
-        planes.append(np.any(mask, axis=(1, 2)))
-    lines = np.any(columns, axis=0), np.any(rows, axis=0), np.concatenate(planes)
+    lines = [np.zeros(n, bool) for n in shape]
+    for z0, y0, block in blocks:
+        mask = block > above
+        lines[0] |= np.any(mask, axis=(0, 1))
+        lines[1][y0 : y0 + block.shape[1]] |= np.any(mask, axis=(0, 2))
+        lines[2][z0 : z0 + block.shape[0]] |= np.any(mask, axis=(1, 2))
     found = [np.flatnonzero(line) for line in lines]
     return np.array([[line[0] for line in found], [line[-1] for line in found]]) if all(line.size for line in found) else None
 

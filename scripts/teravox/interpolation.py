@@ -17,6 +17,7 @@ PREFILTER_RADIUS = 18  # the pole's power there is 5e-11
 KERNEL_ERROR = 1e-6  # share of the low-pass kernel that is cut off
 POSITION_DIGITS = 9  # of a voxel: what differs by less than rounding is one place
 LEAST_WEIGHT = 1e-9
+WIDE = 1e6  # squared voxels
 EDGE = 1e-6  # voxels
 
 Rows = tuple[np.ndarray, np.ndarray]  # indices of old voxels (may lie outside the axis) and their weights, both (new, taps)
@@ -61,9 +62,10 @@ def axis(old: int, positions: np.ndarray, interpolation: str, shrink: float, rea
     if interpolation == "bspline" and old > 1:
         matrix = matrix @ _matrix(_prefilter(everywhere), old, _mirror)
     if shrink > 1 + EDGE and interpolation != "nearest":
-        matrix = matrix @ _matrix(_low_pass(everywhere, shrink), old, _clamp)
+        used = np.unique(matrix.indices)  # few, where many voxels become one
+        matrix = matrix[:, used] @ _matrix(_low_pass(everywhere[used], shrink), old, _clamp)
     matrix = scipy.sparse.csr_array(matrix)
-    matrix.data[np.abs(matrix.data) < LEAST_WEIGHT] = 0  # so that a voxel on a voxel is that voxel
+    matrix.data[np.abs(matrix.data) < LEAST_WEIGHT * min(1, 1 / shrink)] = 0  # so that a voxel on a voxel is that voxel
     matrix.eliminate_zeros()
     matrix.sum_duplicates()
     matrix.data /= np.repeat(matrix.sum(axis=1), np.diff(matrix.indptr))
@@ -148,13 +150,18 @@ def _low_pass(positions: np.ndarray, shrink: float) -> Rows:
     variance = variance_of(shrink)
     radius = _radius(variance)
     offsets = np.arange(-radius, radius + 1)
-    weights = scipy.special.ive(np.abs(offsets), variance)
+    weights = _discrete_gaussian(np.abs(offsets), variance)
     return positions.astype(np.int64)[:, None] + offsets, np.tile(weights / weights.sum(), (positions.size, 1))
 
 
+def _discrete_gaussian(offsets: np.ndarray, variance: float) -> np.ndarray:
+    if variance > WIDE:  # where Bessel functions lose their digits it is the Gaussian itself, but for 1 / (8 variance)
+        return np.exp(-(offsets**2) / (2 * variance)) / np.sqrt(2 * np.pi * variance)
+    return scipy.special.ive(offsets, variance)
+
+
 def _radius(variance: float) -> int:
-    """The least radius beyond which the discrete Gaussian holds no more than KERNEL_ERROR of its sum."""
-    radius = 1
-    while 1 - float(scipy.special.ive(np.abs(np.arange(-radius, radius + 1)), variance).sum()) > KERNEL_ERROR:
-        radius += 1
-    return radius
+    """The least radius from 1 on beyond which the discrete Gaussian holds no more than KERNEL_ERROR of its sum."""
+    weights = _discrete_gaussian(np.arange(int(6 * np.sqrt(variance)) + 10), variance)
+    beyond = 1 - (2 * np.cumsum(weights) - weights[0])
+    return max(1, int(np.argmax(beyond <= KERNEL_ERROR)))

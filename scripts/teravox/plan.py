@@ -16,11 +16,13 @@ RESAMPLING_BYTES = 220_000_000  # Python, numpy, scipy and SimpleITK
 VOXEL_BYTES = 64  # of a case that is resampled in one piece, per voxel before and after
 
 
-def resampling_bytes(case: dict[str, Any], spacing: Any, memory_mb: float) -> int:
-    """Predicted peak of resampling one case: what `resample.memory_mb` allows, or less for a small case.
+def resampling_bytes(case: dict[str, Any], options: dict[str, Any], spacing: Any, memory_mb: float) -> int:
+    """Predicted peak of resampling one case: what `resample.memory_mb` allows, or less for a small case on a grid of its own size.
 
-    case : its case.json after ingestion; spacing : of the new grid, mm, a number or three.
+    case : its case.json after ingestion; options : the configuration's `resample`; spacing : of the new grid, mm, a number or three.
     """
+    if options["min_size"] is not None or options["axes"] != "own" or options["field_of_view"] != "reference":
+        return int(memory_mb * 1e6) + RESAMPLING_BYTES
     native = [(np.array(channel["grid"]["shape"]), np.array(channel["grid"]["affine"])) for channel in case["channels"].values()]
     old = max(float(np.prod(shape, dtype=float)) for shape, _ in native)
     volume = max(float(np.prod(shape, dtype=float) * abs(np.linalg.det(affine[:3, :3]))) for shape, affine in native)

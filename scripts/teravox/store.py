@@ -8,7 +8,7 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
-from isal import igzip
+from isal import igzip, isal_zlib
 from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 
@@ -64,7 +64,7 @@ def guarded(path: Path, document: dict[str, Any]) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise UserError(f"{path}: missing, expected the volume that was written there; {_again(document)}") from None
-    except (ImageFileError, HeaderDataError, OSError, EOFError, ValueError, zlib.error) as error:
+    except (ImageFileError, HeaderDataError, OSError, EOFError, ValueError, zlib.error, isal_zlib.error) as error:
         raise UserError(f"{path}: damaged ({' '.join(str(error).split())}); {_again(document)}") from None
 
 
