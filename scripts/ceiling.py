@@ -22,9 +22,8 @@ def case_command(args: argparse.Namespace) -> None:
     case = unpacked.accepted(args.case)
     spacings = [options["spacing"], *(spacing for spacing in options["ceiling_spacings"] if spacing != options["spacing"])]
     memory = int(args.memory_mb * 1e6)
-    numa.require_memory(
-        max(plan.resampling_bytes(case, options, spacing, args.memory_mb) for spacing in spacings), f"the ceiling of case '{case['case']}'"
-    )
+    need = max(plan.resampling_bytes(case, options, spacing, args.memory_mb) for spacing in spacings)
+    numa.require_memory(need, f"the ceiling of case '{case['case']}'")
     folder = args.out.parent
     folder.mkdir(parents=True, exist_ok=True)
     found = []
@@ -82,9 +81,7 @@ if __name__ == "__main__":
     one.set_defaults(function=case_command)
     one.add_argument("case", type=Path, help="case.json of the ingested case")
     one.add_argument("--threads", type=positive(int), default=1, help="tiles at a time; they change no value (default: 1)")
-    one.add_argument(
-        "--memory-mb", type=positive(float), default=1024, help="memory above that of the idle process in MB; changes no value (default: 1024)"
-    )
+    one.add_argument("--memory-mb", type=positive(float), default=1024, help="memory above an idle process, MB; changes no value (default: 1024)")
     every = commands.add_parser("all", help="the table of all cases")
     every.set_defaults(function=all_command)
     every.add_argument("--split", type=Path, required=True, help="split.json: the accepted cases")

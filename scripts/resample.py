@@ -88,8 +88,6 @@ if __name__ == "__main__":
         "--settings", type=parse_settings, required=True, help="JSON: channels, labels, ignore_value and resample of the configuration"
     )
     parser.add_argument("--threads", type=positive(int), default=1, help="tiles at a time; they change no value (default: 1)")
-    parser.add_argument(
-        "--memory-mb", type=positive(float), default=1024, help="memory above that of the idle process in MB; changes no value (default: 1024)"
-    )
+    parser.add_argument("--memory-mb", type=positive(float), default=1024, help="memory above an idle process, MB; changes no value (default: 1024)")
     parser.add_argument("--out", type=Path, required=True, help="folder for image.nii, label.nii and case.json; unpacked sources lie there meanwhile")
     raise SystemExit(run_command(main, parser))

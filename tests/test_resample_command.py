@@ -263,6 +263,6 @@ def test_an_end_in_the_middle_leaves_no_scratch(tmp_path: Path, ending: signal.S
     process.wait(60)
     assert process.returncode != 0
     names = left(out)
-    assert names == [] if ending == signal.SIGTERM else names == [f".writing-{process.pid}-image.nii"]
+    assert names == [] if ending == signal.SIGTERM else {name[:9] for name in names} == {".writing-"}
     resampled(out, path, spacing=3)  # which the next run removes
     assert left(out) == ["case.json", "case.run.json", "image.nii", "label.nii"]

@@ -64,7 +64,7 @@ def guarded(path: Path, document: dict[str, Any]) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise UserError(f"{path}: missing, expected the volume that was written there; {_again(document)}") from None
-    except (ImageFileError, HeaderDataError, OSError, EOFError, ValueError, zlib.error, isal_zlib.error) as error:
+    except (ImageFileError, HeaderDataError, OSError, EOFError, ValueError, zlib.error, isal_zlib.error) as error:  # type: ignore[misc]  # isal's stubs say no class
         raise UserError(f"{path}: damaged ({' '.join(str(error).split())}); {_again(document)}") from None
 
 
