@@ -1,5 +1,8 @@
 """Predicted memory and the limit on one tensor."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from teravox import plan
@@ -72,3 +75,16 @@ def test_rows_name_the_largest_case_after_padding() -> None:
     assert row["predicted_peak_bytes"] == plan.training_bytes(network, [11, 8, 8], 2)
     assert row["padded_shapes"] == 2
     assert other["largest_tensor_elements"] == 2**31 and "2147483648 elements" in other["refused"]
+
+
+def test_memory_of_resampling_is_what_is_allowed_or_what_a_small_case_takes() -> None:
+    grid = {"shape": [100, 80, 50], "affine": np.diag([1.0, 1, 2, 1]).tolist()}
+    case: dict[str, Any] = {"grid": grid, "channels": {"t1": {"grid": grid}, "t2": {}}}
+    options: dict[str, Any] = {"min_size": None, "axes": "own", "field_of_view": "reference"}
+    small = plan.resampling_bytes(case, options, 1, 1024)
+    assert small == plan.VOXEL_BYTES * (400_000 + 800_000) + plan.RESAMPLING_BYTES
+    assert plan.resampling_bytes(case, options, [1, 1, 2], 1024) == plan.VOXEL_BYTES * 800_000 + plan.RESAMPLING_BYTES
+    most = 300 * 10**6 + plan.RESAMPLING_BYTES
+    assert plan.resampling_bytes(case, options, 0.2, 300) == most
+    for change in ({"min_size": 400}, {"axes": "canonical"}, {"field_of_view": "union"}):
+        assert plan.resampling_bytes(case, {**options, **change}, 1, 300) == most

@@ -23,7 +23,8 @@ def resampling_bytes(case: dict[str, Any], options: dict[str, Any], spacing: Any
     """
     if options["min_size"] is not None or options["axes"] != "own" or options["field_of_view"] != "reference":
         return int(memory_mb * 1e6) + RESAMPLING_BYTES
-    native = [(np.array(channel["grid"]["shape"]), np.array(channel["grid"]["affine"])) for channel in case["channels"].values()]
+    grids = [channel.get("grid", case["grid"]) for channel in case["channels"].values()]  # earlier versions had one for all
+    native = [(np.array(grid["shape"]), np.array(grid["affine"])) for grid in grids]
     old = max(float(np.prod(shape, dtype=float)) for shape, _ in native)
     volume = max(float(np.prod(shape, dtype=float) * abs(np.linalg.det(affine[:3, :3]))) for shape, affine in native)
     new = volume / float(np.prod(np.broadcast_to(np.array(spacing, float), 3)))
