@@ -72,7 +72,7 @@ def target(
             last = np.clip(np.ceil((high + margin - origin) / spacing - slack).astype(int), first + 1, size)
             size = last - first
         else:
-            lines.append(f"no voxel is brighter than the threshold of the foreground ({settings['crop_above']}), so nothing was cropped")
+            lines.append("no voxel is brighter than the threshold of the foreground, so nothing was cropped")
     for key, enough in (("min_size", np.maximum), ("max_size", np.minimum)):
         if settings[key] is not None:
             wanted = enough(size, np.broadcast_to(settings[key], 3))
