@@ -216,7 +216,10 @@ def resampling_mb(wildcards, input):
         return 0  # it fails, and says why
     options = CONFIG["resample"]
     spacing = assigned()["spacing_mm"] if AUTO_SPACING else options["spacing"]
-    return planning.resampling_bytes(case, options, spacing, options["memory_mb"]) // 10**6 + 1
+    return (
+        planning.resampling_bytes(case, options, spacing, options["memory_mb"]) // 10**6
+        + 1
+    )
 
 
 def resampled(names):

@@ -49,7 +49,9 @@ rule ceiling_case:
 # A target of its own: what a spacing costs the labels, before anything else is made.
 rule ceiling:
     input:
-        lambda wildcards: expand(f"{RESULTS}/ceiling/{{case}}.json", case=assigned()["cases"]),
+        lambda wildcards: expand(
+            f"{RESULTS}/ceiling/{{case}}.json", case=assigned()["cases"]
+        ),
         split=ancient(f"{RESULTS}/split.json"),
         code=code("ceiling"),
     output:
