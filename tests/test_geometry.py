@@ -168,5 +168,8 @@ def test_what_another_volume_covers() -> None:
     assert geometry.covered((8, 8, 8), unit, (8, 4, 4), unit) == 0.25
     moved[0, 3] = 9
     assert geometry.covered((8, 8, 8), unit, (8, 8, 8), moved) == 0
+    thin = np.diag([1.0, 1, 0.01, 1])  # a slice between the points of the larger volume
+    thin[2, 3] = 3.49
+    assert geometry.covered((8, 8, 8), unit, (8, 8, 1), thin) == pytest.approx(0.01 / 8)
     turned = np.array([[0, 0, 1.0, 0], [0, 2, 0, 0.5], [1, 0, 0, 0], [0, 0, 0, 1]])
     assert geometry.covered((8, 8, 8), unit, (8, 4, 8), turned) == 1

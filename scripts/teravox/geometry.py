@@ -51,10 +51,13 @@ def grid_difference(affine: np.ndarray, other: np.ndarray, shape: tuple[int, ...
 
 
 def covered(shape: tuple[int, ...], affine: np.ndarray, other_shape: tuple[int, ...], other: np.ndarray) -> float:
-    """Share of a volume's field of view that another volume covers, from 32^3 evenly spaced points: 0 to 1.
+    """Share of a volume's field of view that another volume covers, 0 to 1, from 32^3 evenly spaced points of the smaller of both.
 
     shape, other_shape : (x, y, z); affine, other : (4, 4), RAS+, mm. Outer edges of voxels bound both.
     """
+    ratio = voxel_volume_ml(other) * float(np.prod(other_shape[:3])) / (voxel_volume_ml(affine) * float(np.prod(shape[:3])))
+    if ratio < 1:  # points of the larger one could miss a thin slice
+        return ratio * covered(other_shape, other, shape, affine)
     lines = [(np.arange(32) + 0.5) / 32 * n - 0.5 for n in shape[:3]]
     points = np.stack([*(axis.ravel() for axis in np.meshgrid(*lines, indexing="ij")), np.ones(32**3)])
     places = (np.linalg.inv(other) @ (affine @ points))[:3]
