@@ -39,7 +39,7 @@ def evaluate_case(args: argparse.Namespace) -> None:
     reference, affine = store.load(args.ingested / "label.nii.gz", ingested)
     native, native_affine = store.load(args.prediction.with_name(f"{case}.nii.gz"), predicted)
     prediction, back = geometry.to_canonical(np.asarray(native), native_affine)
-    if prediction.shape != reference.shape or geometry.grid_difference(affine, back, reference.shape) > geometry.GRID_ATOL_VOXELS:
+    if not geometry.same_grid(reference.shape, affine, prediction.shape, back):
         raise UserError(f"{args.prediction.with_name(f'{case}.nii.gz')}: its grid is not that of the case's label; predict the case again")
     grid_reference, grid = store.load(args.resampled / "label.nii", files.read_json(args.resampled / "case.json"))
     grid_prediction, _ = store.load(args.prediction.with_name(f"{case}.grid.nii.gz"), predicted)

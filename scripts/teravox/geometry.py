@@ -50,6 +50,11 @@ def grid_difference(affine: np.ndarray, other: np.ndarray, shape: tuple[int, ...
     return float(np.abs(offsets[:3]).max())
 
 
+def same_grid(shape: tuple[int, ...], affine: np.ndarray, other_shape: tuple[int, ...], other: np.ndarray) -> bool:
+    """Whether two grids are one: equal shapes (x, y, z), corners within GRID_ATOL_VOXELS. affine, other : (4, 4), RAS+, mm."""
+    return shape == other_shape and grid_difference(affine, other, shape) <= GRID_ATOL_VOXELS
+
+
 def covered(shape: tuple[int, ...], affine: np.ndarray, other_shape: tuple[int, ...], other: np.ndarray) -> float:
     """Share of a volume's field of view that another volume covers, 0 to 1, from 32^3 evenly spaced points of the smaller of both.
 

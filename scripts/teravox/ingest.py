@@ -99,7 +99,7 @@ def ingest(images: dict[str, str], label: str, settings: dict[str, Any], stacked
         if reference is None:
             reference, orientation = Reference(source, array.shape, affine, volume.frame_of_reference), geometry.canonical_orientation(volume.affine)
             instances = {uid: number for number, (uid, _) in enumerate(read[name].instances)} or None
-        elif same_grid(array.shape, affine, reference):
+        elif geometry.same_grid(reference.shape, reference.affine, array.shape, affine):
             affine = reference.affine
         else:
             read[name].notes.append(placed(source, array.shape, affine, volume.frame_of_reference, reference))
@@ -174,16 +174,11 @@ def _segmentation_file(path: Path) -> Path | None:
     return inside[0] if len(inside) == 1 and inside[0].is_file() and is_dicom_file(inside[0]) else None
 
 
-def same_grid(shape: tuple[int, ...], affine: np.ndarray, reference: Reference) -> bool:
-    """Whether a canonical grid is the first channel's: equal shapes, corners within GRID_ATOL_VOXELS."""
-    return shape == reference.shape and geometry.grid_difference(reference.affine, affine, shape) <= geometry.GRID_ATOL_VOXELS
-
-
 def check_grid(source: str, shape: tuple[int, ...], affine: np.ndarray, reference: Reference) -> None:
-    """Raises RejectedCase unless a label's canonical grid is the first channel's, see `same_grid`."""
+    """Raises RejectedCase unless a label's canonical grid is the first channel's, see `geometry.same_grid`."""
     if shape != reference.shape:
         raise RejectedCase(f"{source}: grid of {tuple(shape)} voxels, expected {tuple(reference.shape)} as in {reference.source}")
-    if not same_grid(shape, affine, reference):
+    if not geometry.same_grid(reference.shape, reference.affine, shape, affine):
         difference = geometry.grid_difference(reference.affine, affine, shape)
         raise RejectedCase(f"{source}: lies {difference:.4g} voxels off the grid of {reference.source}, expected at most {geometry.GRID_ATOL_VOXELS}")
 

@@ -43,8 +43,6 @@ def to_native(probability: np.ndarray, grid: np.ndarray, shape: Shape, affine: n
         part = winner[tile.z0 : tile.z1, tile.y0 : tile.y1]
         for index in range(classes):
             weight = sampling.block(way, sampling.reader(probability[..., index]), resample.as_float, tile)
-            better = weight > best + resample.TIE
-            np.copyto(best, weight, where=better)
-            part[better] = index
+            resample.challenge(weight, index, best, part)
         part[~np.broadcast_to(way.inside(tile), part.shape)] = 0
     return winner.T

@@ -68,10 +68,15 @@ def _winner(piece: Piece, old: np.ndarray, into: np.ndarray) -> None:
         best = piece.make((old == first).astype(np.float64))
         for value in others:
             weight = piece.make((old == value).astype(np.float64))
-            better = weight > best + TIE
-            np.copyto(best, weight, where=better)
-            into[better] = value
-            del weight, better  # before the next label's
+            challenge(weight, value, best, into)
+            del weight  # before the next label's
+
+
+def challenge(weight: np.ndarray, value: int, best: np.ndarray, into: np.ndarray) -> None:
+    """Give `value` the voxels where its weight exceeds the best so far: rounding decides nothing, between equals the earlier one stays."""
+    better = weight > best + TIE
+    np.copyto(best, weight, where=better)
+    into[better] = value
 
 
 def write_image(
@@ -122,7 +127,7 @@ def background_of(channel: dict[str, Any], limits: tuple[float, float]) -> float
 def shown_on(array: np.ndarray, affine: np.ndarray, grid: Grid) -> np.ndarray:
     """An image (x, y, z) for a picture on another grid, linear, its least value beyond it; itself where the grids are one."""
     x, y, z = array.shape
-    if (x, y, z) == grid.shape and geometry.grid_difference(affine, grid.affine, grid.shape) <= geometry.GRID_ATOL_VOXELS:
+    if geometry.same_grid((x, y, z), affine, grid.shape, grid.affine):
         return array
     limits = float(array.min()), float(array.max())
     whole = Tile(0, grid.shape[2], 0, grid.shape[1])
