@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 LIBRARY = Path(__file__).resolve().parent
-IMMATERIAL = {"tqdm", "psutil", "blake3", "ancpbids", "isal"}  # they show, watch, hash, name and compress: no number depends on them
+# They show, watch, hash, name and compress: no number depends on them.
+IMMATERIAL = {"tqdm", "psutil", "blake3", "ancpbids", "isal", "google_crc32c", "numcodecs"}
 DISTRIBUTIONS = {"yaml": ["PyYAML"], "tensorflow": ["tensorflow-cpu", "tensorflow"]}
 
 
