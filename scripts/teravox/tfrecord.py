@@ -2,8 +2,8 @@
 
 A TFRecord file is a row of frames: length (uint64, little-endian), CRC of these 8 bytes, data, CRC of the data (TensorFlow,
 "TFRecord and tf.train.Example", section on the format). An Example is a protocol buffer: Example {Features features = 1},
-Features {map<string, Feature> feature = 1}, Feature {BytesList = 1 | FloatList = 2 | Int64List = 3}. Keys are sorted, as
-protobuf's deterministic serialisation does, so equal features give equal bytes.
+Features {map<string, Feature> feature = 1}, Feature {BytesList = 1 | FloatList = 2 | Int64List = 3}. Keys are sorted, so
+equal features give equal bytes.
 """
 
 import dataclasses
