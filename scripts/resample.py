@@ -70,6 +70,7 @@ def main(args: argparse.Namespace) -> None:
             "grid": label.grid.document(),
             "channels": described,
             "dtype": dtype.name,
+            "label_dtype": label.dtype.name,
             "label_voxels": counts,
             "ceiling": scores,
             "warnings": lines,

@@ -1,66 +1,80 @@
-"""Write the resampled cases of one shard as TFRecord blocks, with an index."""
+"""Look into shards: verify every byte, list what they hold, show one case, or extract it as NIfTI."""
 
 import argparse
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 
-from teravox import files, hashing, store
-from teravox import shards as stage
-from teravox.errors import parse_settings, run_command
-from teravox.records import Recorder
+from tqdm import tqdm
+
+from teravox import files, shard_views
+from teravox import shard_checks as checks
+from teravox.errors import UserError, run_command
+from teravox.shard_reader import ShardReader
 
 
-def case(text: str) -> tuple[str, str]:
-    name, equals, patient = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"'{text}', expected CASE=PATIENT")
-    return name, patient
+def verify(args: argparse.Namespace) -> None:
+    indexes = shard_views.indexes_of(args.shards)
+    beside = indexes[0].parent.parent / "audit" / "ledger.json"
+    ledger = files.read_json(args.ledger or beside) if args.ledger or beside.exists() else None
+    size, faults = sum(checks.size_of(path) for path in indexes), 0
+    with tqdm(
+        total=2 * size if args.against else size, desc="verify", unit="B", unit_scale=True, mininterval=0.1 if sys.stderr.isatty() else 10
+    ) as bar:
+        for line in checks.faults(indexes, ledger, args.against, bar.update):
+            faults += 1
+            bar.write(f"fault: {line}", file=sys.stdout)
+    print(f"{len(indexes)} shards, {size / 1e6:,.1f} MB: every record against its index")
+    print(f"indexes against {args.ledger or beside}" if ledger else f"NOT against a ledger: there is none at {beside}")
+    print(f"every voxel against {args.against}" if args.against else "not against resampled volumes: --against was not given")
+    if faults:
+        raise UserError(
+            f"{args.shards[0]}: {faults} {'fault' if faults == 1 else 'faults'}; delete what is named above and run snakemake --cores all"
+        )
+    print("no fault")
 
 
-def main(args: argparse.Namespace) -> None:
-    recorder = Recorder("shard", __file__)
-    settings = args.settings
-    channels = [channel["name"] for channel in settings["channels"]]
-    patients = dict(args.case)
-    documents = {name: files.read_json(args.resampled / name / "case.json") for name in patients}
+def listing(args: argparse.Namespace) -> None:
+    print("\n".join(shard_views.listing(shard_views.indexes_of(args.shards))))
 
-    def blocks() -> Iterator[tuple[str, int, bytes]]:
-        for name, document in documents.items():
-            image, grid = store.load(args.resampled / name / "image.nii", document)
-            label, _ = store.load(args.resampled / name / "label.nii", document)
-            about = {
-                "case": name,
-                "patient": patients[name],
-                "affine": grid,
-                "channels": channels,
-                "statistics": document["channels"],
-            }
-            planes = stage.block_planes(
-                label.shape, image.dtype.itemsize * image.shape[3] + label.dtype.itemsize, settings["shard"]["block_mb"] * 1e6
-            )
-            for block, first in enumerate(range(0, label.shape[2], planes)):
-                last = min(first + planes, label.shape[2])
-                yield name, block, stage.block_example(image, label, first, last, {**about, "block": block})
 
-    path = args.out / f"{args.shard}.tfrecord"
-    index = stage.write_shard(path, blocks())
-    recorder.write(
-        args.out / f"{args.shard}.index.json",
-        index,
-        artefacts={path.name: hashing.text_digest(files.canonical_json([record["sha256"] for record in index["records"]]))},
-        inputs={f"resample/{name}/{file}": content for name in patients for file, content in documents[name]["provenance"]["artefacts"].items()},
-        settings=settings,
-    )
-    print(f"{path}: {len(index['records'])} blocks of {len(patients)} cases, {index['bytes']} bytes")
+def show(args: argparse.Namespace) -> None:
+    print("\n".join(shard_views.description(ShardReader(shard_views.indexes_of(args.shards)), args.case)))
+
+
+def extract(args: argparse.Namespace) -> None:
+    digests = shard_views.extract(ShardReader(shard_views.indexes_of(args.shards)), args.case, args.planes, args.out)
+    for name, digest in digests.items():
+        print(f"{args.out / name}: content hash {digest}")
+
+
+def planes(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(":")
+    try:
+        return int(first), int(last)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}', expected FIRST:END such as 0:16") from None
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--case", type=case, action="append", default=[], metavar="CASE=PATIENT", help="a case of the shard and its patient's pseudonym"
-    )
-    parser.add_argument("--resampled", type=Path, required=True, help="folder with a subfolder per resampled case")
-    parser.add_argument("--shard", required=True, help="name of the shard, such as 00000-of-00004")
-    parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: channels, labels and shard of the configuration")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the shards")
-    raise SystemExit(run_command(main, parser))
+    commands = parser.add_subparsers(required=True, metavar="verify|list|show|extract")
+    for function, name, count, text in (
+        (verify, "verify", "+", "check every byte of shards against their indexes, and the indexes against the run's ledger"),
+        (listing, "list", "+", "list the cases of shards"),
+        (show, "show", 1, "show what is known of a case"),
+        (extract, "extract", 1, "write a case as image.nii and label.nii"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("shards", type=Path, nargs=count, help="folder of shards, such as results/shards, or a shard")
+        command.set_defaults(function=function)
+        if function is verify:
+            command.add_argument(
+                "--against", type=Path, metavar="FOLDER", help="compare voxel for voxel with resampled cases, as in results/resample"
+            )
+            command.add_argument("--ledger", type=Path, help="ledger.json (default: ../audit/ledger.json of the shards, if it is there)")
+        if function in (show, extract):
+            command.add_argument("case", help="name of the case")
+        if function is extract:
+            command.add_argument("--planes", type=planes, metavar="FIRST:END", help="these planes along z alone, from 0, END left out")
+            command.add_argument("--out", type=Path, required=True, help="folder for image.nii and label.nii")
+    raise SystemExit(run_command(lambda args: args.function(args), parser))

@@ -10,11 +10,14 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from teravox import augment, files, geometry, hashing, model, normalise, numa, plan, sharding, shards
-from teravox.errors import UserError, parse_settings, run_command
+from teravox import augment, files, geometry, hashing, model, normalise, numa, patches, plan, sharding
+from teravox.architecture import input_edges
+from teravox.errors import UserError, parse_settings, positive, run_command
+from teravox.feed import Feed
 from teravox.network import runtime
 from teravox.network.unet import UNet
 from teravox.records import Recorder, peak_rss_bytes
+from teravox.shard_reader import ShardReader
 from teravox.training import Trainer, train
 
 COLUMNS = ("step", "case", "dice_loss", "cross_entropy", "learning_rate")
@@ -37,22 +40,36 @@ def main(args: argparse.Namespace) -> None:
     print(f"oneDNN on, {facts['threads']} threads on {facts['cores_allowed']} cores")
 
     cases = list(fingerprint["cases"])
-    reader = shards.ShardReader([args.shards / f"{name}.index.json" for name in sharding.shard_names(args.count)])
+    reader = ShardReader([args.shards / f"{name}.index.json" for name in sharding.shard_names(args.count)], args.check)
+    reader.check_sizes(cases)
+    if args.check == "size":
+        print("shards: sizes were checked, CHECKSUMS ARE NOT (shard.check: size)")
     values = [label["value"] for label in settings["labels"]]
     network = UNet.of(settings)
     trainer = Trainer(network, options, seed)
 
-    def load(case: str, number: int) -> tuple[np.ndarray, np.ndarray]:
-        image, label = reader.load(case)
-        image = normalise.normalise(image, settings["channels"], reader.statistics[case], fingerprint["channels"])
-        rng = np.random.default_rng([seed, args.fold, 2, number])
+    def transform(case: str, image: np.ndarray, label: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        place = reader.place(case)
+        image = normalise.normalise(image, settings["channels"], place.entry["statistics"], fingerprint["channels"])
         classes = normalise.class_indices(label, values, settings["ignore_value"])
-        return augment.augment(image, classes, geometry.spacing_of(reader.affines[case])[::-1], options["augment"], rng)
+        image, classes = augment.augment(image, classes, geometry.spacing_of(place.affine)[::-1], options["augment"], rng)
+        valid = np.array(classes.shape, np.int32)
+        image, classes = (normalise.pad_to_multiple(array, network.multiple) for array in (image, classes))
+        return image[None], classes[None].astype(np.int32), valid
 
+    def bytes_of(case: str) -> int:
+        shape = plan.padded(input_edges(fingerprint["shapes"][case], options["patch_size"]), network.multiple)
+        return int(np.prod(shape, dtype=np.int64)) * (network.channels + 1) * plan.FLOAT
+
+    def part(case: str, rng: np.random.Generator) -> patches.Box:
+        return patches.draw(reader, case, options["patch_size"], options["patch_foreground"], values, rng)
+
+    feed = Feed(reader, cases, seed, args.fold, transform, trainer.signature[:3], part if options["patch_size"] else None)
+    examples = feed.steps(feed.dataset(0, options["steps"], bytes_of, args.prefetch_mb * 1e6))
     started = time.monotonic()
     args.out.mkdir(parents=True, exist_ok=True)
     history = args.out / "history.csv"
-    rows = train(trainer, cases, load, lambda array: normalise.pad_to_multiple(array, network.multiple), seed, args.fold)
+    rows = train(trainer, examples)
     with files.atomic(history) as temporary, temporary.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS)
         writer.writeheader()
@@ -84,6 +101,8 @@ def main(args: argparse.Namespace) -> None:
             "pinning": placement,
             "predicted_peak_bytes": prediction["predicted_peak_bytes"],
             "memory_granted_bytes": granted,
+            "shard_check": args.check,
+            "prefetch_mb": args.prefetch_mb,
             "seconds_per_step": round(seconds / options["steps"], 4),
             "threads_per_core": round(options["threads"] / len(os.sched_getaffinity(0)), 2),
         },
@@ -97,6 +116,10 @@ if __name__ == "__main__":
     parser.add_argument("--fingerprint", type=Path, required=True, help="fingerprint of the fold: its training cases and their statistics")
     parser.add_argument("--shards", type=Path, required=True, help="folder of the shards")
     parser.add_argument("--count", type=int, required=True, help="number of shards")
+    parser.add_argument("--check", choices=["checksum", "size"], default="checksum", help="shard.check of the configuration (default: checksum)")
+    parser.add_argument(
+        "--prefetch-mb", type=positive(float), default=64, help="examples made ready ahead of the training, MB; changes no value (default: 64)"
+    )
     parser.add_argument(
         "--settings", type=parse_settings, required=True, help="JSON: seed, channels, labels, ignore_value and train of the configuration"
     )

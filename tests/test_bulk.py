@@ -8,7 +8,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from teravox import bulk, hashing, store
+from teravox import bulk, files, hashing, store
 from teravox.errors import UserError
 from test_geometry import affine_of
 
@@ -62,7 +62,7 @@ def test_a_long_axis_needs_the_second_format(tmp_path: Path) -> None:
 
 
 def test_a_call_moves_as_much_as_it_can_and_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "CALL_BYTES", 17)
+    monkeypatch.setattr(files, "CALL_BYTES", 17)
     array = RNG.integers(0, 200, (5, 6, 7)).astype(np.int16)
     with bulk.temporary(tmp_path, array.shape, array.dtype, AFFINE) as volume:
         volume.write(np.ascontiguousarray(array.T), 0, 0)

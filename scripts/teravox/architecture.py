@@ -85,3 +85,8 @@ class Architecture:
             else:
                 weights[name] = (np.ones if name.endswith("_gamma") else np.zeros)(shape, np.float32)
         return weights
+
+
+def input_edges(shape: list[int], patch_size: list[int] | None) -> list[int]:
+    """Edges of what the network sees of a volume before it is padded: those of a patch, but none longer than the volume's. Both (x, y, z)."""
+    return list(shape) if patch_size is None else [min(pair) for pair in zip(shape, patch_size, strict=True)]

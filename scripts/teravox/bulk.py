@@ -20,7 +20,6 @@ from teravox.errors import UserError
 from teravox.grids import Grid
 
 CHUNK_BYTES = 1 << 20
-CALL_BYTES = 1 << 30  # Linux moves at most 2^31 - 4096 bytes in one call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,12 +85,10 @@ class Bulk:
 
 
 def _transfer(call: Any, descriptor: int, array: np.ndarray, position: int) -> None:
-    view = array.reshape(-1).view(np.uint8).data
-    while view:
-        moved = call(descriptor, [view[:CALL_BYTES]], position)
-        if moved <= 0:
-            raise UserError("a volume's file ends before its last voxel, expected all that its header announces; make it again")
-        view, position = view[moved:], position + moved
+    try:
+        files.transfer(call, descriptor, array.reshape(-1).view(np.uint8).data, position)
+    except EOFError:
+        raise UserError("a volume's file ends before its last voxel, expected all that its header announces; make it again") from None
 
 
 @contextlib.contextmanager

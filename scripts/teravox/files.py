@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,21 @@ def require_space(folder: Path, need_bytes: int, what: str) -> None:
         raise UserError(
             f"{folder}: {free / 1e6:,.1f} MB are free, {what} needs {need_bytes / 1e6:,.1f} MB; make room, or choose a coarser resample.spacing"
         )
+
+
+CALL_BYTES = 1 << 30  # Linux moves at most 2^31 - 4096 bytes in one call
+
+
+def transfer(call: Callable[..., int], descriptor: int, view: memoryview, position: int) -> None:
+    """Fill a buffer of bytes from a file (call : os.preadv), or write it there (os.pwritev), at a position.
+
+    Raises EOFError when the file ends before.
+    """
+    while view:
+        moved = call(descriptor, [view[:CALL_BYTES]], position)
+        if moved <= 0:
+            raise EOFError("ends before its last byte")
+        view, position = view[moved:], position + moved
 
 
 def canonical_json(value: Any) -> str:

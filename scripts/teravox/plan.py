@@ -1,10 +1,11 @@
 """Memory a training will take, predicted from shapes alone, before it runs."""
 
+import math
 from typing import Any
 
 import numpy as np
 
-from teravox.architecture import Architecture
+from teravox.architecture import Architecture, input_edges
 
 FLOAT = 4  # bytes
 RUNTIME_BYTES = 800_000_000  # Python, TensorFlow, its thread pools, the traced graph and one case on its way in, as measured
@@ -13,6 +14,7 @@ ELEMENT_LIMIT = 2**31 - 1  # TensorFlow's kernels count in 32 bits; oneDNN falls
 
 
 RESAMPLING_BYTES = 220_000_000  # Python, numpy, scipy and SimpleITK
+SHARDING_BYTES = 150_000_000  # Python and numpy
 VOXEL_BYTES = 64  # of a case that is resampled in one piece, per voxel before and after
 
 
@@ -29,6 +31,22 @@ def resampling_bytes(case: dict[str, Any], options: dict[str, Any], spacing: Any
     volume = max(float(np.prod(shape, dtype=float) * abs(np.linalg.det(affine[:3, :3]))) for shape, affine in native)
     new = volume / float(np.prod(np.broadcast_to(np.array(spacing, float), 3)))
     return int(min(memory_mb * 1e6, VOXEL_BYTES * (old + new))) + RESAMPLING_BYTES
+
+
+def native_bytes(case: dict[str, Any]) -> int:
+    """Bytes of the voxels of a resampled case, image and label, in their native types. case : its case.json."""
+    voxel = np.dtype(case["dtype"]).itemsize * len(case["channels"]) + np.dtype(case["label_dtype"]).itemsize
+    return int(np.prod(case["grid"]["shape"], dtype=np.int64)) * voxel
+
+
+def proposed_shards(sizes: list[int], target_bytes: float) -> int:
+    """How many shards would have about `target_bytes` each, on average. sizes : of the shards as they are, bytes without compression."""
+    return max(1, math.ceil(sum(sizes) / target_bytes))
+
+
+def sharding_mb(block_mb: float) -> int:
+    """Predicted peak of writing a shard, MB (10^6 bytes). block_mb : the configuration's, of which a compressed block is held a few times."""
+    return math.ceil(SHARDING_BYTES / 1e6 + 4 * block_mb)
 
 
 def padded(shape: list[int], multiple: int) -> list[int]:
@@ -88,16 +106,17 @@ def prediction_bytes(network: Architecture, shape: list[int], native: list[int])
 
 def fold_plan(fingerprint: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """The plan of one training from its fold's fingerprint: an entry of `plan_rows`."""
-    return plan_rows(Architecture.of(settings), {fingerprint["fold"]: fingerprint["shapes"]})[0]
+    return plan_rows(Architecture.of(settings), {fingerprint["fold"]: fingerprint["shapes"]}, settings["train"]["patch_size"])[0]
 
 
-def plan_rows(network: Architecture, fold_shapes: dict[int, dict[str, list[int]]]) -> list[dict[str, Any]]:
+def plan_rows(network: Architecture, fold_shapes: dict[int, dict[str, list[int]]], patch_size: list[int] | None = None) -> list[dict[str, Any]]:
     """One entry per training: its largest volume, predicted peak, and whether a tensor would pass the 2^31 limit.
 
-    fold_shapes : fold -> training case -> shape (x, y, z) on the isotropic grid.
+    fold_shapes : fold -> training case -> shape (x, y, z) on the isotropic grid; patch_size : (x, y, z), of what is trained on.
     """
     rows = []
-    for fold, shapes in fold_shapes.items():
+    for fold, whole in fold_shapes.items():
+        shapes = {name: input_edges(shape, patch_size) for name, shape in whole.items()}
         case = max(shapes, key=lambda name: (int(np.prod(padded(shapes[name], network.multiple), dtype=np.int64)), name))
         distinct = len({tuple(padded(shape, network.multiple)) for shape in shapes.values()})
         rows.append(

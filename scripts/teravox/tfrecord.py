@@ -56,7 +56,7 @@ def _feature(values: Values) -> tuple[bytes, int]:
         return _head(1, len(inner) + values.length) + inner, values.length
     if values and isinstance(values[0], int):
         return _field(3, _field(1, b"".join(varint(int(value)) for value in values))), 0
-    return _field(1, b"".join(_field(1, bytes(value)) for value in values)), 0  # type: ignore[arg-type]
+    return _field(1, b"".join(_field(1, bytes(value)) for value in values)), 0
 
 
 def example(features: dict[str, Values]) -> list[bytes]:

@@ -1,7 +1,6 @@
 """One training: a fixed schedule of whole volumes, one per step, deterministic for a seed and a number of threads."""
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,16 +11,6 @@ from teravox.network.loss import dice_cross_entropy
 from teravox.network.unet import UNet
 
 GRADIENT_NORM = 12.0  # gradients are clipped to this global norm, as in nnU-Net
-
-# (normalised and augmented image (d, h, w, c), class indices (d, h, w)), not padded, for a case at a step; an index that is no
-# class of the network has no part in the loss
-LoadCase = Callable[[str, int], tuple[np.ndarray, np.ndarray]]
-
-
-def case_at(cases: list[str], step: int, seed: int, fold: int) -> str:
-    """The case of a step: every epoch is a permutation drawn from (seed, fold, epoch), so a position in the run needs no state."""
-    epoch, position = divmod(step, len(cases))
-    return cases[int(np.random.default_rng([seed, fold, 1, epoch]).permutation(len(cases))[position])]
 
 
 def learning_rate_at(step: int, steps: int, start: float) -> float:
@@ -39,13 +28,13 @@ class Trainer:
         self.averages = {name: tf.Variable(value) for name, value in self.weights.items()} if options["average"] else self.weights
         self.optimiser = tf.keras.optimizers.AdamW(learning_rate=options["learning_rate"], weight_decay=options["weight_decay"])
         self.optimiser.build(list(self.weights.values()))
-        signature = [  # edges are left open: one trace serves volumes of every shape
+        self.signature = (  # edges are left open: one trace serves volumes of every shape
             tf.TensorSpec((1, None, None, None, network.channels), tf.float32),
             tf.TensorSpec((1, None, None, None), tf.int32),
             tf.TensorSpec((3,), tf.int32),
             tf.TensorSpec((), tf.float32),
-        ]
-        self.compiled = tf.function(self._step, signature, autograph=False)
+        )
+        self.compiled = tf.function(self._step, self.signature, autograph=False)
 
     def _step(self, image: tf.Tensor, classes: tf.Tensor, valid: tf.Tensor, decay: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         variables = list(self.weights.values())
@@ -59,16 +48,16 @@ class Trainer:
                 average.assign(decay * average + (1 - decay) * self.weights[name])
         return dice_loss, cross_entropy, norm
 
-    def step(self, image: np.ndarray, classes: np.ndarray, valid: list[int], number: int) -> tuple[float, float, float, float]:
+    def step(self, image: Any, classes: Any, valid: Any, number: int) -> tuple[float, float, float, float]:
         """One optimiser step on one padded volume. Returns (Dice loss, cross-entropy, gradient norm before clipping, learning rate).
 
-        image : (d, h, w, c) float32; classes : (d, h, w); valid : unpadded (d, h, w); number : of the step, from 0.
+        image : (1, d, h, w, c) float32, classes : (1, d, h, w) int32, valid : unpadded (d, h, w), int32: arrays or tensors; number : of the step, from 0.
         """
         rate = learning_rate_at(number, self.options["steps"], self.options["learning_rate"])
         self.optimiser.learning_rate.assign(rate)
         # The average forgets its start: early steps weigh it by how many there were (as in Polyak averaging).
         decay = min(self.options["average"], (1 + number) / (10 + number))
-        found = self.compiled(image[None], classes[None].astype(np.int32), np.array(valid, np.int32), np.float32(decay))
+        found = self.compiled(image, classes, valid, np.float32(decay))
         dice_loss, cross_entropy, norm = (float(value) for value in found)
         return dice_loss, cross_entropy, norm, rate
 
@@ -77,30 +66,18 @@ class Trainer:
         return {name: value.numpy() for name, value in self.averages.items()}
 
 
-def train(
-    trainer: Trainer, cases: list[str], load: LoadCase, pad: Callable[[np.ndarray], np.ndarray], seed: int, fold: int
-) -> Iterator[dict[str, Any]]:
-    """Run the schedule; yields a row per step: step (from 1), case, dice_loss, cross_entropy, learning_rate.
+def train(trainer: Trainer, examples: Iterable[tuple[Any, ...]], first: int = 0) -> Iterator[dict[str, Any]]:
+    """Run the schedule from a step on; yields a row per step: step (from 1), case, dice_loss, cross_entropy, learning_rate.
 
-    The next volume is read while a step runs. Raises UserError naming the case when a loss or its gradient is
-    not finite: no step after it could be.
+    examples : (case, image, classes, valid) of each step, see `Trainer.step`; an index of `classes` that is no class of the network has no
+    part in the loss. Raises UserError naming the case when a loss or its gradient is not finite: no step after it could be.
     """
-
-    def prepare(number: int) -> tuple[str, np.ndarray, np.ndarray]:
-        case = case_at(cases, number, seed, fold)
-        return (case, *load(case, number))
-
-    steps = trainer.options["steps"]
-    with ThreadPoolExecutor(1) as reader:
-        waiting = reader.submit(prepare, 0)
-        for number in range(steps):
-            case, image, classes = waiting.result()
-            if number + 1 < steps:
-                waiting = reader.submit(prepare, number + 1)
-            dice_loss, cross_entropy, norm, rate = trainer.step(pad(image), pad(classes), list(classes.shape), number)
-            if not np.isfinite(dice_loss + cross_entropy + norm):
-                raise UserError(
-                    f"training: the loss or its gradient is not finite at step {number + 1} on case '{case}'; "
-                    "look at its images, or lower train.learning_rate"
-                )
-            yield {"step": number + 1, "case": case, "dice_loss": dice_loss, "cross_entropy": cross_entropy, "learning_rate": rate}
+    for number, (name, image, classes, valid) in enumerate(examples, first):
+        case = name.numpy().decode()
+        dice_loss, cross_entropy, norm, rate = trainer.step(image, classes, valid, number)
+        if not np.isfinite(dice_loss + cross_entropy + norm):
+            raise UserError(
+                f"training: the loss or its gradient is not finite at step {number + 1} on case '{case}'; "
+                "look at its images, or lower train.learning_rate"
+            )
+        yield {"step": number + 1, "case": case, "dice_loss": dice_loss, "cross_entropy": cross_entropy, "learning_rate": rate}

@@ -208,6 +208,11 @@ def case_threads(wildcards):
     return max(1, (workflow.cores or 1) // len(CASES))
 
 
+def shard_threads(wildcards):
+    """A shard's share of the cores, when all are written side by side; it changes no byte."""
+    return max(1, (workflow.cores or 1) // SHARDS)
+
+
 def resampling_mb(wildcards, input):
     """The predicted peak of resampling a case in MB (10^6 bytes), from its headers."""
     # A case.json that does not exist yet must raise FileNotFoundError: Snakemake then asks again once it does.
@@ -254,6 +259,16 @@ def shard_arguments(wildcards):
     return " ".join(
         f"--case={name}={cases[name]['patient']}" for name in shard_cases(wildcards)
     )
+
+
+def shard_members(wildcards):
+    """Which cases are in which shard, as arguments of the planning command."""
+    cases = assigned()["cases"]
+    names = sharding.shard_names(SHARDS)
+    found = {
+        name: sharding.cases_in(name, SHARDS, cases, IDENTIFIERS) for name in names
+    }
+    return " ".join(f"--shard={name}={','.join(found[name])}" for name in names)
 
 
 def case_models(wildcards):

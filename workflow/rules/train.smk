@@ -6,6 +6,7 @@ rule plan:
     output:
         json=f"{RESULTS}/plan.json",
         table=f"{RESULTS}/plan.tsv",
+        shards=f"{RESULTS}/plan_shards.tsv",
     log:
         f"{RESULTS}/logs/plan.log",
     conda:
@@ -13,11 +14,12 @@ rule plan:
     resources:
         numa=CONFIG["numa"]["policy"],  # a resource starts no rerun
     params:
+        shards=shard_members,
         settings=settings("plan"),
         versions=versions("plan"),
     shell:
         f"python scripts/plan.py --split {{input.split}} --resampled {RESULTS}/resample"
-        f" --policy {{resources.numa}} --settings {{params.settings:q}} --out {{output.json}}"
+        f" {{params.shards}} --policy {{resources.numa}} --settings {{params.settings:q}} --out {{output.json}}"
         " > {log} 2>&1"
 
 
@@ -48,14 +50,18 @@ rule train_fold:
     threads: CONFIG["train"]["threads"]
     resources:
         mem_mb=planned_mb,
-        numa=CONFIG["numa"]["policy"],  # where it runs changes no number: a resource starts no rerun
+        # Where it runs, what it checks and how far it reads ahead change no number: resources start no rerun.
+        numa=CONFIG["numa"]["policy"],
+        check=CONFIG["shard"]["check"],
+        prefetch=str(CONFIG["train"]["prefetch_mb"]),
     params:
         settings=settings("train"),
         versions=versions("train"),
     shell:
         f"python scripts/pin.py --policy {{resources.numa}} --need-mb {{resources.mem_mb}} --"
         f" python scripts/train.py --fold {{wildcards.fold}} --fingerprint {{input.fingerprint}}"
-        f" --shards {RESULTS}/shards --count {SHARDS} --settings {{params.settings:q}}"
+        f" --shards {RESULTS}/shards --count {SHARDS} --check {{resources.check}}"
+        f" --prefetch-mb {{resources.prefetch}} --settings {{params.settings:q}}"
         f" --out {RESULTS}/train/fold{{wildcards.fold}} > {{log}} 2>&1"
 
 

@@ -1,0 +1,84 @@
+"""What a training sees, step by step, as a tf.data pipeline over shards.
+
+Everything about a step follows from (seed, fold, step, rank): the case, the part of it, the random changes. So a training goes on at any
+step without a state, and the number of threads that read ahead changes nothing.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from teravox.ahead import ahead
+from teravox.patches import Box
+from teravox.shard_reader import ShardReader
+
+Transform = Callable[[str, np.ndarray, np.ndarray, np.random.Generator], tuple[np.ndarray, ...]]
+PICTURE, PART = 2, 3  # what a generator is for: random changes, the part of a case; 1 is the order
+
+
+def case_at(cases: list[str], step: int, seed: int, fold: int, rank: int = 0, ranks: int = 1) -> str:
+    """The case of a step: every epoch is a permutation drawn from (seed, fold, epoch), dealt out to the ranks in turn."""
+    epoch, position = divmod(step * ranks + rank, len(cases))
+    return cases[int(np.random.default_rng([seed, fold, 1, epoch]).permutation(len(cases))[position])]
+
+
+@dataclasses.dataclass
+class Feed:
+    """Training examples. cases : those of the fold; transform : makes the tensors of a step from a case's name, its image (z, y, x, c) and
+    label (z, y, x) in native types, and a generator: here random changes belong; signature : of these tensors, after the case's name;
+    part : draws the part of a case that is read, or None for whole volumes; rank, ranks : this process and how many share the cases.
+    """
+
+    reader: ShardReader
+    cases: list[str]
+    seed: int
+    fold: int
+    transform: Transform
+    signature: tuple[tf.TensorSpec, ...]
+    part: Callable[[str, np.random.Generator], Box] | None = None
+    rank: int = 0
+    ranks: int = 1
+    error: BaseException | None = dataclasses.field(default=None, init=False)
+
+    def _generator(self, step: int, purpose: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, self.fold, purpose, step * self.ranks + self.rank])
+
+    def example(self, step: int) -> tuple[Any, ...]:
+        """The case's name and the tensors of a step."""
+        case = case_at(self.cases, step, self.seed, self.fold, self.rank, self.ranks)
+        if self.part is None:
+            image, label = self.reader.load(case)
+        else:
+            (first, last), *rows = self.part(case, self._generator(step, PART))
+            inside = (slice(None), *(slice(*edge) for edge in rows))
+            image, label = (array[inside] for array in self.reader.load(case, first, last))
+        return (case, *self.transform(case, image, label, self._generator(step, PICTURE)))
+
+    def dataset(self, start: int, stop: int, bytes_of: Callable[[str], int], budget_bytes: float, workers: int = 2) -> tf.data.Dataset:
+        """Steps start, ..., stop - 1 in order. bytes_of : of what `transform` gives for a case; ready or in the making ahead of the
+        caller are at most `budget_bytes`, or one step; workers : steps in the making at a time.
+        """
+
+        def steps() -> Iterator[tuple[Any, ...]]:
+            cases = (case_at(self.cases, step, self.seed, self.fold, self.rank, self.ranks) for step in range(start, stop))
+            jobs = ((bytes_of(case), functools.partial(self.example, step)) for step, case in zip(range(start, stop), cases, strict=True))
+            try:
+                yield from ahead(jobs, workers, budget_bytes)
+            except Exception as error:  # TensorFlow would make a text of it
+                self.error = error
+                raise
+
+        return tf.data.Dataset.from_generator(steps, output_signature=(tf.TensorSpec((), tf.string), *self.signature))
+
+    def steps(self, dataset: tf.data.Dataset) -> Iterator[tuple[tf.Tensor, ...]]:
+        """Go through a dataset of this feed, and raise its errors as they were."""
+        try:
+            yield from dataset
+        except tf.errors.OpError:
+            if self.error is not None:
+                raise self.error from None
+            raise
