@@ -16,7 +16,7 @@ SETTINGS = {"seed": 1, "channels": [{"name": "t1", "normalise": "zscore"}], "lab
 def arguments(folder: Path, shape: list[int], fold: int = 0) -> argparse.Namespace:
     fingerprint = folder / "fold0.json"
     fingerprint.write_text(json.dumps({"fold": 0, "shapes": {"big": shape}, "cases": {"big": {}}, "channels": {}}))
-    settings = {**SETTINGS, "train": {"levels": 2, "filters": 8, "steps": 1, "threads": 1}}
+    settings = {**SETTINGS, "train": {"levels": 2, "filters": 8, "steps": 1, "threads": 1, "patch_size": None}}
     return argparse.Namespace(settings=settings, fingerprint=fingerprint, fold=fold, shards=folder, count=1, out=folder / "out")
 
 

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 import teravox.network  # noqa: F401, isort: skip
+import tensorflow as tf
+
 from teravox import augment, files, model, training
 from teravox.errors import UserError
+from teravox.feed import case_at
 from teravox.network.unet import UNet
 from teravox.normalise import pad_to_multiple
 
@@ -22,15 +25,6 @@ CASES = [f"c{i}" for i in range(7)]
 OPTIONS = {"steps": 4, "learning_rate": 0.01, "weight_decay": 1e-4, "average": 0.9}
 UNIT = np.ones(3)
 OFF = {"flip": [], "rotate_degrees": 0, "scale": 0, "intensity": 0}
-
-
-def test_every_epoch_is_a_permutation_and_needs_no_state() -> None:
-    order = [training.case_at(CASES, step, 1, 0) for step in range(70)]
-    epochs = [order[i : i + 7] for i in range(0, 70, 7)]
-    assert all(sorted(epoch) == CASES for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) > 5
-    assert [training.case_at(CASES, step, 1, 0) for step in reversed(range(70))] == order[::-1]
-    assert order != [training.case_at(CASES, step, 2, 0) for step in range(70)] != [training.case_at(CASES, step, 2, 1) for step in range(70)]
 
 
 def test_the_learning_rate_is_half_a_cosine() -> None:
@@ -132,20 +126,22 @@ def trainer(**options: Any) -> training.Trainer:
     return training.Trainer(UNet(2, 3, 2, 2), {**OPTIONS, **options}, 3)
 
 
-def pad(array: np.ndarray) -> np.ndarray:
-    return pad_to_multiple(array, 2)
+def example(case: str, volume: tuple[np.ndarray, np.ndarray]) -> tuple[tf.Tensor, np.ndarray, np.ndarray, np.ndarray]:
+    image, classes = (pad_to_multiple(array, 2)[None] for array in volume)
+    return tf.constant(case), image, classes.astype(np.int32), np.array(volume[1].shape, np.int32)
 
 
-def rows(used: training.Trainer, load: Any) -> list[dict[str, Any]]:
-    return list(training.train(used, CASES[:3], load, pad, 1, 0))
+def rows(used: training.Trainer, volumes: dict[str, tuple[np.ndarray, np.ndarray]]) -> list[dict[str, Any]]:
+    cases = [case_at(CASES[:3], step, 1, 0) for step in range(used.options["steps"])]
+    return list(training.train(used, (example(case, volumes[case]) for case in cases)))
 
 
 def test_steps_run_through_the_schedule_and_learn() -> None:
     volumes = {case: pair((5 + i, 8, 7)) for i, case in enumerate(CASES[:3])}  # each of its own shape
     used = trainer(steps=60, learning_rate=0.02)
-    found = rows(used, lambda case, step: volumes[case])
+    found = rows(used, volumes)
     assert [row["step"] for row in found] == list(range(1, 61))
-    assert [row["case"] for row in found] == [training.case_at(CASES[:3], step, 1, 0) for step in range(60)]
+    assert [row["case"] for row in found] == [case_at(CASES[:3], step, 1, 0) for step in range(60)]
     assert found[0]["learning_rate"] == 0.02
     assert found[-1]["dice_loss"] + found[-1]["cross_entropy"] < 0.5 * (found[0]["dice_loss"] + found[0]["cross_entropy"])
     assert used.compiled.experimental_get_tracing_count() == 1
@@ -157,7 +153,7 @@ def test_the_average_is_that_of_the_weights_and_can_be_switched_off() -> None:
     average = UNet(2, 3, 2, 2).initial_weights(3)
     for number in range(4):
         for one in (used, plain):
-            one.step(image, classes, [4, 4, 4], number)
+            one.step(image[None], classes[None].astype(np.int32), np.array([4, 4, 4], np.int32), number)
         decay = min(0.3, (1 + number) / (10 + number))
         average = {name: decay * value + (1 - decay) * used.weights[name].numpy() for name, value in average.items()}
     for name, value in used.result().items():
@@ -169,26 +165,23 @@ def test_the_average_is_that_of_the_weights_and_can_be_switched_off() -> None:
 def test_a_loss_that_is_not_finite_stops_with_the_case_named(value: float) -> None:
     volumes = {case: pair((4, 4, 4)) for case in CASES[:3]}
     volumes["c1"][0][1, 1, 1, 0] = value
-    expected = next(step for step in range(4) if training.case_at(CASES[:3], step, 1, 0) == "c1") + 1
+    expected = next(step for step in range(4) if case_at(CASES[:3], step, 1, 0) == "c1") + 1
     with pytest.raises(UserError, match=f"not finite at step {expected} on case 'c1'"):
-        rows(trainer(), lambda case, step: volumes[case])
+        rows(trainer(), volumes)
 
 
 def test_a_gradient_that_is_not_finite_stops_too(monkeypatch: pytest.MonkeyPatch) -> None:
     used = trainer(steps=1)
     monkeypatch.setattr(used, "step", lambda *_: (0.5, 0.5, np.nan, 0.01))
     with pytest.raises(UserError, match="its gradient is not finite at step 1 on case"):
-        rows(used, lambda case, step: pair((4, 4, 4)))
+        rows(used, {case: pair((4, 4, 4)) for case in CASES[:3]})
 
 
-def test_a_failing_reader_ends_the_training() -> None:
-    def load(case: str, step: int) -> tuple[np.ndarray, np.ndarray]:
-        if step == 2:
-            raise UserError("block 0 of case 'c1' is damaged")
-        return pair((4, 4, 4))
-
-    with pytest.raises(UserError, match="damaged"):
-        rows(trainer(), load)
+def test_a_training_goes_on_at_the_step_it_is_told() -> None:
+    volumes = {case: pair((4, 4, 4)) for case in CASES[:3]}
+    found = list(training.train(trainer(), [example("c1", volumes["c1"])] * 2, first=2))
+    assert [row["step"] for row in found] == [3, 4]
+    assert found[0]["learning_rate"] == training.learning_rate_at(2, 4, 0.01)
 
 
 TRAIN = """
@@ -201,12 +194,14 @@ from teravox.network.unet import UNet
 facts = runtime.start(2)
 import json
 import numpy as np
+import tensorflow as tf
 from teravox import model, training
 rng = np.random.default_rng(0)
 volumes = {f"c{i}": (rng.normal(0, 1, (24, 20, 28, 2)).astype("f4"), rng.integers(0, 3, (24, 20, 28)).astype("u1")) for i in range(2)}
 options = {"steps": 3, "learning_rate": 0.01, "weight_decay": 1e-4, "average": 0.9}
 used = training.Trainer(UNet(2, 3, 8, 3), options, 5)
-rows = list(training.train(used, sorted(volumes), lambda case, step: volumes[case], lambda array: array, 1, 0))
+examples = [(tf.constant(case), image[None], classes[None].astype("i4"), np.array(classes.shape, "i4")) for case, (image, classes) in volumes.items()]
+rows = list(training.train(used, [examples[step % 2] for step in range(3)]))
 print(json.dumps([facts, model.weights_digest(used.result()), rows]))
 """
 

@@ -22,6 +22,12 @@ RESAMPLE = [
     *(f"resample.{key}" for key in ("spacing", "axes", "field_of_view", "crop", "crop_above", "crop_margin_mm", "min_size", "max_size")),
     *(f"resample.{key}" for key in ("interpolation", "label", "ceiling_tolerance_mm")),
 ]
+# Of `train` what changes a model; how far it reads ahead does not.
+TRAIN = [
+    *(f"train.{key}" for key in ("levels", "filters", "steps", "learning_rate", "weight_decay", "average", "threads")),
+    *(f"train.{key}" for key in ("patch_size", "patch_foreground", "augment")),
+]
+SHARD = ["shard.block_mb", "shard.compression"]
 GRID = ["channels.name", "channels.background", "channels.match.modality", "labels", "ignore_value", *RESAMPLE]
 
 # What each stage reads, as dotted keys. A stage is redone when one of these changes, and for no other setting.
@@ -31,7 +37,7 @@ STAGE_SETTINGS = {
     "resample": GRID,
     "ceiling": [*GRID, "resample.ceiling_spacings"],
     "fingerprint": ["channels.name", "labels", "ignore_value"],
-    "shard": ["channels.name", "shard.block_mb", "shard.compression"],
+    "shard": ["channels.name", *SHARD],
     "plan": [
         "channels.name",
         "labels",
@@ -43,27 +49,7 @@ STAGE_SETTINGS = {
         "shard.count",
         "shard.target_mb",
     ],
-    "train": [
-        "seed",
-        "channels",
-        "labels",
-        "ignore_value",
-        *(
-            f"train.{key}"
-            for key in (
-                "levels",
-                "filters",
-                "steps",
-                "learning_rate",
-                "weight_decay",
-                "average",
-                "threads",
-                "patch_size",
-                "patch_foreground",
-                "augment",
-            )
-        ),
-    ],
+    "train": ["seed", "channels", "labels", "ignore_value", *TRAIN],
     "predict": ["labels", "predict"],
     "evaluate": ["labels", "ignore_value", "regions", "evaluate"],
     "report": [
@@ -76,8 +62,10 @@ STAGE_SETTINGS = {
         "regions",
         "split",
         *RESAMPLE,
-        "shard",
-        "train",
+        "shard.count",
+        *SHARD,
+        "train.folds",
+        *TRAIN,
         "predict",
         "evaluate",
     ],

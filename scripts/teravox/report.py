@@ -176,6 +176,8 @@ def render(root: Path, settings: dict[str, Any]) -> str:
     ]
     warnings = [f"{len(assigned['excluded'])} case(s) excluded, listed under Cohort."] if assigned["excluded"] else []
     warnings += [f"Training of fold {row['fold']} ran unpinned: {row['placement']}" for row in trainings if row["placement"].startswith("NOT")]
+    unchecked = [name for name in models if runs[name]["shard_check"] == "size"]
+    warnings += [f"Training of fold {documents[name]['fold']} compared no checksum of what it read (shard.check: size)." for name in unchecked]
     hashed = ["split.json", "plan.json", *models, "evaluation/summary.json"]
     return pages.render(
         "report.html.j2",

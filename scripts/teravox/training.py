@@ -51,7 +51,8 @@ class Trainer:
     def step(self, image: Any, classes: Any, valid: Any, number: int) -> tuple[float, float, float, float]:
         """One optimiser step on one padded volume. Returns (Dice loss, cross-entropy, gradient norm before clipping, learning rate).
 
-        image : (1, d, h, w, c) float32, classes : (1, d, h, w) int32, valid : unpadded (d, h, w), int32: arrays or tensors; number : of the step, from 0.
+        image : (1, d, h, w, c) float32, classes : (1, d, h, w) int32, valid : unpadded (d, h, w), int32;
+        number : of the step, from 0.
         """
         rate = learning_rate_at(number, self.options["steps"], self.options["learning_rate"])
         self.optimiser.learning_rate.assign(rate)

@@ -36,8 +36,8 @@ def measure(edge: int, channels: int, classes: int, filters: int, levels: int) -
     trainer = Trainer(network, {"steps": 2, "learning_rate": 1e-3, "weight_decay": 0.0, "average": 0.9}, seed=0)
     rng = np.random.default_rng(0)
     for number in range(2):
-        image = rng.standard_normal((edge, edge, edge, channels), np.float32)
-        trainer.step(image, rng.integers(0, classes, (edge, edge, edge), np.uint8), [edge] * 3, number)
+        image = rng.standard_normal((1, edge, edge, edge, channels), np.float32)
+        trainer.step(image, rng.integers(0, classes, (1, edge, edge, edge), np.int32), np.full(3, edge, np.int32), number)
     print(json.dumps({"predicted": plan.training_bytes(network, [edge] * 3), "measured": peak_rss_bytes()}))
 
 
