@@ -22,7 +22,7 @@ def main(args: argparse.Namespace) -> None:
     document = files.read_json(args.split)
     resampled = {case: files.read_json(args.resampled / case / "case.json") for case in document["cases"]}
     trained = {fold: {case: resampled[case]["grid"]["shape"] for case in split.training_cases(document, fold)} for fold in options["folds"]}
-    rows = stage.plan_rows(network, trained, options["patch_size"])
+    rows = stage.plan_rows(network, trained, options["prefetch_mb"], options["patch_size"])
     shards = [{"shard": name, "cases": len(cases), "bytes": sum(stage.native_bytes(resampled[case]) for case in cases)} for name, cases in args.shard]
     proposed = stage.proposed_shards([shard["bytes"] for shard in shards], settings["shard"]["target_mb"] * 1e6)
     for row in rows:

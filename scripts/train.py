@@ -11,7 +11,6 @@ import numpy as np
 from tqdm import tqdm
 
 from teravox import augment, files, geometry, hashing, model, normalise, numa, patches, plan, sharding
-from teravox.architecture import input_edges
 from teravox.errors import UserError, parse_settings, positive, run_command
 from teravox.feed import Feed
 from teravox.network import runtime
@@ -30,7 +29,7 @@ def main(args: argparse.Namespace) -> None:
     fingerprint = files.read_json(args.fingerprint)
     if fingerprint["fold"] != args.fold:
         raise UserError(f"{args.fingerprint}: is that of fold {fingerprint['fold']}, expected fold {args.fold}")
-    prediction = plan.fold_plan(fingerprint, settings)
+    prediction = plan.fold_plan(fingerprint, settings, args.prefetch_mb)
     if prediction["refused"]:
         raise UserError(f"fold {args.fold}: case '{prediction['largest_case']}' needs {prediction['refused']}; use a coarser grid or fewer filters")
     granted = numa.require_memory(prediction["predicted_peak_bytes"], f"training fold {args.fold}")
@@ -57,15 +56,11 @@ def main(args: argparse.Namespace) -> None:
         image, classes = (normalise.pad_to_multiple(array, network.multiple) for array in (image, classes))
         return image[None], classes[None].astype(np.int32), valid
 
-    def bytes_of(case: str) -> int:
-        shape = plan.padded(input_edges(fingerprint["shapes"][case], options["patch_size"]), network.multiple)
-        return int(np.prod(shape, dtype=np.int64)) * (network.channels + 1) * plan.FLOAT
-
     def part(case: str, rng: np.random.Generator) -> patches.Box:
         return patches.draw(reader, case, options["patch_size"], options["patch_foreground"], values, rng)
 
     feed = Feed(reader, cases, seed, args.fold, transform, trainer.signature[:3], part if options["patch_size"] else None)
-    examples = feed.steps(feed.dataset(0, options["steps"], bytes_of, args.prefetch_mb * 1e6))
+    examples = feed.steps(feed.dataset(0, options["steps"], plan.example_bytes(network, prediction["shape"]), args.prefetch_mb * 1e6))
     started = time.monotonic()
     args.out.mkdir(parents=True, exist_ok=True)
     history = args.out / "history.csv"
@@ -118,7 +113,7 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, required=True, help="number of shards")
     parser.add_argument("--check", choices=["checksum", "size"], default="checksum", help="shard.check of the configuration (default: checksum)")
     parser.add_argument(
-        "--prefetch-mb", type=positive(float), default=64, help="examples made ready ahead of the training, MB; changes no value (default: 64)"
+        "--prefetch-mb", type=positive(float), default=16, help="examples made ready ahead of the training, MB; changes no value (default: 16)"
     )
     parser.add_argument(
         "--settings", type=parse_settings, required=True, help="JSON: seed, channels, labels, ignore_value and train of the configuration"

@@ -113,7 +113,7 @@ def feed_of(folder: Path, **changes: Any) -> Feed:
 
 
 def taken(feed: Feed, start: int, stop: int, budget: float = 1e4, workers: int = 2) -> list[list[Any]]:
-    dataset = feed.dataset(start, stop, lambda _: 1000, budget, workers)
+    dataset = feed.dataset(start, stop, 1000, budget, workers)
     return [[tensor.numpy() for tensor in step] for step in feed.steps(dataset)]
 
 
@@ -238,7 +238,7 @@ path = write(Path(sys.argv[1]), {f"c{i}": volume(rng, (128, 128, 64), 2, "<i2") 
 signature = (tf.TensorSpec((None, None, None, None), tf.int16), tf.TensorSpec((None, None, None), tf.uint8))
 feed = Feed(ShardReader([path]), ["c0", "c1"], 0, 0, lambda case, image, label, rng: (image, label), signature)
 rss = []
-for number, (case, image, label) in enumerate(feed.steps(feed.dataset(0, 100, lambda case: 5 * 2**20, 5 * 2**20))):
+for number, (case, image, label) in enumerate(feed.steps(feed.dataset(0, 100, 5 * 2**20, 5 * 2**20))):
     if number % 10 == 9:
         rss.append(psutil.Process().memory_info().rss)
 print(json.dumps(rss))

@@ -41,9 +41,10 @@ def test_parameters_are_those_of_the_weights() -> None:
 
 
 def test_the_plan_of_a_fold_comes_from_its_fingerprint() -> None:
-    settings = {"channels": [{}], "labels": [{}], "train": {"filters": 8, "levels": 2}}
-    row = plan.fold_plan({"fold": 1, "shapes": {"a": [8, 8, 8], "b": [12, 8, 8]}}, settings)
-    assert row == plan.plan_rows(UNet(1, 2, 8, 2), {1: {"a": [8, 8, 8], "b": [12, 8, 8]}})[0]
+    settings = {"channels": [{}], "labels": [{}], "train": {"filters": 8, "levels": 2, "patch_size": None}}
+    shapes = {"a": [8, 8, 8], "b": [12, 8, 8]}
+    row = plan.fold_plan({"fold": 1, "shapes": shapes}, settings, 16)
+    assert row == plan.plan_rows(UNet(1, 2, 8, 2), {1: shapes}, 16)[0]
     assert row["fold"] == 1 and row["largest_case"] == "b" and row["refused"] is None
 
 
@@ -69,12 +70,34 @@ def test_the_largest_tensor(network: UNet, shape: list[int], elements: int) -> N
 def test_rows_name_the_largest_case_after_padding() -> None:
     network = UNet(1, 2, 8, 4)
     shapes = {"a": [8, 8, 9], "b": [10, 8, 8], "c": [11, 8, 8]}
-    (row, other) = plan.plan_rows(network, {0: shapes, 3: {"big": [512, 512, 512]}})
+    (row, other) = plan.plan_rows(network, {0: shapes, 3: {"big": [512, 512, 512]}}, 16)
     assert row["largest_case"] == "c" and row["cases"] == 3 and row["fold"] == 0  # a tie of padded volumes goes to the last name
     assert row["padded"] == [16, 8, 8] and row["refused"] is None
-    assert row["predicted_peak_bytes"] == plan.training_bytes(network, [11, 8, 8], 2)
+    assert row["predicted_peak_bytes"] == plan.training_bytes(network, [11, 8, 8], 2) + plan.feed_bytes(network, [11, 8, 8], 16)
     assert row["padded_shapes"] == 2
     assert other["largest_tensor_elements"] == 2**31 and "2147483648 elements" in other["refused"]
+
+
+def test_examples_ahead_are_part_of_the_plan() -> None:
+    network = UNet(3, 2, 8, 4)
+    assert plan.example_bytes(network, [9, 8, 8]) == 16 * 8 * 8 * 4 * 4
+    assert plan.feed_bytes(network, [9, 8, 8], 20) == plan.FEED_BYTES + 20_000_000
+    assert plan.feed_bytes(network, [900, 800, 800], 20) == plan.FEED_BYTES + 904 * 800 * 800 * 16  # one is always on its way
+
+
+def test_patches_are_what_is_planned_for() -> None:
+    network, shapes = UNet(1, 2, 8, 4), {"a": [100, 20, 33], "b": [30, 30, 30]}
+    (row,) = plan.plan_rows(network, {0: shapes}, 16, [32, 24, 40])
+    assert row["shape"] == [30, 24, 30] and row["largest_case"] == "b" and row["padded"] == [32, 24, 32]
+    (whole,) = plan.plan_rows(network, {0: shapes}, 16)
+    assert whole["largest_case"] == "a" and whole["predicted_peak_bytes"] > row["predicted_peak_bytes"]
+
+
+def test_shards_of_a_target_size() -> None:
+    assert plan.proposed_shards([], 100) == plan.proposed_shards([0, 0], 100) == plan.proposed_shards([60, 40], 100) == 1
+    assert plan.proposed_shards([60, 41], 100) == 2 and plan.proposed_shards([10**12, 3 * 10**12], 2e9) == 2000
+    case = {"dtype": "int16", "label_dtype": "uint8", "channels": {"a": {}, "b": {}}, "grid": {"shape": [2000, 2000, 2000]}}
+    assert plan.native_bytes(case) == 8_000_000_000 * 5
 
 
 def test_memory_of_resampling_is_what_is_allowed_or_what_a_small_case_takes() -> None:

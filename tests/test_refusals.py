@@ -17,7 +17,7 @@ def arguments(folder: Path, shape: list[int], fold: int = 0) -> argparse.Namespa
     fingerprint = folder / "fold0.json"
     fingerprint.write_text(json.dumps({"fold": 0, "shapes": {"big": shape}, "cases": {"big": {}}, "channels": {}}))
     settings = {**SETTINGS, "train": {"levels": 2, "filters": 8, "steps": 1, "threads": 1, "patch_size": None}}
-    return argparse.Namespace(settings=settings, fingerprint=fingerprint, fold=fold, shards=folder, count=1, out=folder / "out")
+    return argparse.Namespace(settings=settings, fingerprint=fingerprint, fold=fold, shards=folder, count=1, prefetch_mb=1, out=folder / "out")
 
 
 def test_a_tensor_beyond_the_limit(tmp_path: Path) -> None:

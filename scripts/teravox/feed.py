@@ -5,14 +5,12 @@ step without a state, and the number of threads that read ahead changes nothing.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from teravox.ahead import ahead
 from teravox.patches import Box
 from teravox.shard_reader import ShardReader
 
@@ -42,7 +40,7 @@ class Feed:
     part: Callable[[str, np.random.Generator], Box] | None = None
     rank: int = 0
     ranks: int = 1
-    error: BaseException | None = dataclasses.field(default=None, init=False)
+    errors: dict[int, Exception] = dataclasses.field(default_factory=dict, init=False)
 
     def _generator(self, step: int, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, self.fold, purpose, step * self.ranks + self.rank])
@@ -58,27 +56,44 @@ class Feed:
             image, label = (array[inside] for array in self.reader.load(case, first, last))
         return (case, *self.transform(case, image, label, self._generator(step, PICTURE)))
 
-    def dataset(self, start: int, stop: int, bytes_of: Callable[[str], int], budget_bytes: float, workers: int = 2) -> tf.data.Dataset:
-        """Steps start, ..., stop - 1 in order. bytes_of : of what `transform` gives for a case; ready or in the making ahead of the
-        caller are at most `budget_bytes`, or one step; workers : steps in the making at a time.
+    def dataset(self, start: int, stop: int, step_bytes: int, budget_bytes: float, workers: int = 2) -> tf.data.Dataset:
+        """Steps start, ..., stop - 1 in order, as many ahead of the caller as fit into `budget_bytes`, but one at least.
+
+        step_bytes : of the largest step's tensors; workers : steps in the making at a time, at most.
         """
+        ahead = max(1, int(budget_bytes // step_bytes))
+        workers = min(workers, ahead)
+        dtypes = [tf.string, *(spec.dtype for spec in self.signature)]
 
-        def steps() -> Iterator[tuple[Any, ...]]:
-            cases = (case_at(self.cases, step, self.seed, self.fold, self.rank, self.ranks) for step in range(start, stop))
-            jobs = ((bytes_of(case), functools.partial(self.example, step)) for step, case in zip(range(start, stop), cases, strict=True))
-            try:
-                yield from ahead(jobs, workers, budget_bytes)
-            except Exception as error:  # TensorFlow would make a text of it
-                self.error = error
-                raise
+        def load(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            # A step depends on nothing but its number, so TensorFlow may make several at a time; it may not when told that it has a state.
+            tensors = tf.numpy_function(self._guarded, [step], dtypes, stateful=False)
+            for tensor, spec in zip(tensors, [tf.TensorSpec(()), *self.signature], strict=True):
+                tensor.set_shape(spec.shape)
+            return tuple(tensors)
 
-        return tf.data.Dataset.from_generator(steps, output_signature=(tf.TensorSpec((), tf.string), *self.signature))
+        # Not from_generator: with it TensorFlow lowers glibc's trim threshold, and every training step pays for its memory anew.
+        steps = tf.data.Dataset.range(start, stop).map(load, num_parallel_calls=workers, deterministic=True)
+        if ahead > workers:
+            steps = steps.prefetch(ahead - workers)
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        options.threading.private_threadpool_size = workers + 1  # reading must not wait for the network's threads, nor they for it
+        return steps.with_options(options)
+
+    def _guarded(self, step: np.ndarray) -> tuple[Any, ...]:
+        try:
+            return self.example(int(step))
+        except Exception as error:  # TensorFlow makes a text of it
+            self.errors[int(step)] = error
+            raise
 
     def steps(self, dataset: tf.data.Dataset) -> Iterator[tuple[tf.Tensor, ...]]:
         """Go through a dataset of this feed, and raise its errors as they were."""
+        self.errors.clear()
         try:
             yield from dataset
         except tf.errors.OpError:
-            if self.error is not None:
-                raise self.error from None
+            if self.errors:
+                raise self.errors[min(self.errors)] from None
             raise

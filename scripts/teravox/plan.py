@@ -9,6 +9,7 @@ from teravox.architecture import Architecture, input_edges
 
 FLOAT = 4  # bytes
 RUNTIME_BYTES = 800_000_000  # Python, TensorFlow, its thread pools, the traced graph and one case on its way in, as measured
+FEED_BYTES = 50_000_000  # the libraries that read and change volumes, and their threads, as measured
 SHAPE_BYTES = 750_000  # per convolution and distinct volume shape: oneDNN keeps three compiled kernels, as measured over 18 shapes
 ELEMENT_LIMIT = 2**31 - 1  # TensorFlow's kernels count in 32 bits; oneDNN falls back to a reference kernel at 2^31
 
@@ -68,6 +69,16 @@ def kept_channels(network: Architecture) -> list[int]:
     return kept
 
 
+def example_bytes(network: Architecture, shape: list[int]) -> int:
+    """Bytes of a training volume as the network gets it: channels and classes of 4 bytes each, padded. shape : (x, y, z)."""
+    return FLOAT * (network.channels + 1) * int(np.prod(padded(shape, network.multiple), dtype=np.int64))
+
+
+def feed_bytes(network: Architecture, shape: list[int], prefetch_mb: float) -> int:
+    """What a training holds beside the network's own: examples made ready ahead, as many as fit into `prefetch_mb`, but one at least."""
+    return FEED_BYTES + max(int(prefetch_mb * 1e6), example_bytes(network, shape))
+
+
 def training_bytes(network: Architecture, shape: list[int], shapes: int = 1) -> int:
     """Predicted peak resident memory of a training whose largest volume has `shape`, in bytes. shapes : how many distinct padded
     shapes its volumes have.
@@ -104,15 +115,19 @@ def prediction_bytes(network: Architecture, shape: list[int], native: list[int])
     return FLOAT * (skips + block + scores + network.parameters) + RUNTIME_BYTES
 
 
-def fold_plan(fingerprint: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+def fold_plan(fingerprint: dict[str, Any], settings: dict[str, Any], prefetch_mb: float) -> dict[str, Any]:
     """The plan of one training from its fold's fingerprint: an entry of `plan_rows`."""
-    return plan_rows(Architecture.of(settings), {fingerprint["fold"]: fingerprint["shapes"]}, settings["train"]["patch_size"])[0]
+    shapes = {fingerprint["fold"]: fingerprint["shapes"]}
+    return plan_rows(Architecture.of(settings), shapes, prefetch_mb, settings["train"]["patch_size"])[0]
 
 
-def plan_rows(network: Architecture, fold_shapes: dict[int, dict[str, list[int]]], patch_size: list[int] | None = None) -> list[dict[str, Any]]:
+def plan_rows(
+    network: Architecture, fold_shapes: dict[int, dict[str, list[int]]], prefetch_mb: float, patch_size: list[int] | None = None
+) -> list[dict[str, Any]]:
     """One entry per training: its largest volume, predicted peak, and whether a tensor would pass the 2^31 limit.
 
-    fold_shapes : fold -> training case -> shape (x, y, z) on the isotropic grid; patch_size : (x, y, z), of what is trained on.
+    fold_shapes : fold -> training case -> shape (x, y, z) on the isotropic grid; prefetch_mb : of the configuration;
+    patch_size : (x, y, z), of what is trained on.
     """
     rows = []
     for fold, whole in fold_shapes.items():
@@ -127,7 +142,7 @@ def plan_rows(network: Architecture, fold_shapes: dict[int, dict[str, list[int]]
                 "shape": shapes[case],
                 "padded": padded(shapes[case], network.multiple),
                 "padded_shapes": distinct,
-                "predicted_peak_bytes": training_bytes(network, shapes[case], distinct),
+                "predicted_peak_bytes": training_bytes(network, shapes[case], distinct) + feed_bytes(network, shapes[case], prefetch_mb),
                 "largest_tensor_elements": largest_tensor(network, shapes[case]),
                 "refused": refusal(network, shapes[case]),
             }

@@ -289,6 +289,8 @@ def planned_mb(wildcards, input):
     # A fingerprint that does not exist yet must raise FileNotFoundError: Snakemake then asks again once it does.
     fingerprint = json.loads(Path(input.fingerprint).read_text())
     need = planning.fold_plan(
-        fingerprint, configuration.stage_settings(CONFIG, "train")
+        fingerprint,
+        configuration.stage_settings(CONFIG, "train"),
+        CONFIG["train"]["prefetch_mb"],
     )
     return need["predicted_peak_bytes"] // 10**6 + 1
