@@ -88,7 +88,7 @@ def test_examples_ahead_are_part_of_the_plan() -> None:
 def test_patches_are_what_is_planned_for() -> None:
     network, shapes = UNet(1, 2, 8, 4), {"a": [100, 20, 33], "b": [30, 30, 30]}
     (row,) = plan.plan_rows(network, {0: shapes}, 16, [32, 24, 40])
-    assert row["shape"] == [30, 24, 30] and row["largest_case"] == "b" and row["padded"] == [32, 24, 32]
+    assert row["shape"] == [32, 20, 33] and row["largest_case"] == "a" and row["padded"] == [32, 24, 40]
     (whole,) = plan.plan_rows(network, {0: shapes}, 16)
     assert whole["largest_case"] == "a" and whole["predicted_peak_bytes"] > row["predicted_peak_bytes"]
 
