@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from teravox import config as configuration
@@ -35,9 +36,10 @@ def main(args: argparse.Namespace) -> None:
     @contextlib.contextmanager
     def volume(name: str) -> Iterator[stage.Volume]:
         folder = args.resampled / name
-        with resampled.opened(folder, channels) as found:
-            resampled.check(folder, found)
+        with resampled.opened(folder, channels) as found, ThreadPoolExecutor(1) as checker:
+            checked = checker.submit(resampled.check, folder, found)  # while the blocks are written: a fault in the end leaves no shard
             yield stage.Volume(name, found.about(patients[name], channels), found.image_planes, found.label_planes)
+            checked.result()
 
     with contextlib.closing(progress.cases(patients, args.shard)) as bar:
         index = stage.write_shard(path, map(volume, bar), options["block_mb"] * 1e6, options["compression"], args.threads)

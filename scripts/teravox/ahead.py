@@ -1,14 +1,14 @@
 """Work done ahead by threads, in order, and never more of it than a number of bytes."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 Result = TypeVar("Result")
 
 
-def ahead(jobs: Iterable[tuple[int, Callable[[], Result]]], workers: int, budget_bytes: float) -> Iterator[Result]:
+def ahead(jobs: Iterable[tuple[int, Callable[[], Result]]], workers: int, budget_bytes: float) -> Generator[Result, None, None]:
     """The results of jobs (bytes of the result, function), in order, computed by `workers` threads while the caller is busy.
 
     What is computed, or being computed, and not yet handed out is at most `budget_bytes`, or a single result that is larger.

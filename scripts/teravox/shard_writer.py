@@ -148,31 +148,39 @@ class _Position:
         self.position += len(data)
 
 
-def _straight(volume: Volume, records: list[dict[str, Any]], descriptor: int, position: int, threads: int) -> Iterator[dict[str, Any]]:
-    """Write uncompressed blocks: as all lengths are known, each goes to its own place as it is read."""
-    jobs = []
-    for record in records:
-        _place(volume, record, "none")
-        record["offset"] = position + tfrecord.HEADER_BYTES
-        jobs.append((1, functools.partial(_write, volume, record, "none", _Position(descriptor, position).write)))
-        position = record["offset"] + record["length"] + tfrecord.FOOTER_BYTES
-    yield from ahead(jobs, threads, 2 * threads)  # they hold no block, and the next ones go on while the file is flushed
+def _held(volume: Volume, record: dict[str, Any], codec: str) -> tuple[dict[str, Any], list[bytes]]:
+    frame: list[bytes] = []
+    return _write(volume, record, codec, frame.append), frame
 
 
-def _packed(volume: Volume, records: list[dict[str, Any]], codec: str, descriptor: int, position: int, threads: int) -> Iterator[dict[str, Any]]:
-    """Write compressed blocks, one behind the other."""
+def _straight(volume: Volume, record: dict[str, Any], target: _Position) -> tuple[dict[str, Any], list[bytes]]:
+    return _write(volume, record, "none", target.write), []
 
-    def job(record: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
-        frame: list[bytes] = []
-        return _write(volume, record, codec, frame.append), frame
 
-    for record, frame in ahead(((1, functools.partial(job, record)) for record in records), threads, threads):
-        record["offset"] = position + tfrecord.HEADER_BYTES
-        target = _Position(descriptor, position)
-        for data in frame:
-            target.write(data)
-        position = target.position
-        yield record
+Job = tuple[int, Callable[[], tuple[dict[str, Any], list[bytes]]]]
+
+
+def _jobs(volumes: Iterable[Volume], block_bytes: float, codec: str, descriptor: int) -> Iterator[Job]:
+    """The blocks to write, one after the other; each gives its record, and its frame where it is not in the file yet.
+
+    Without compression all lengths are known: each block has its place in the file before it is read, and goes there by itself.
+    """
+    position = 0
+    for volume in volumes:
+        for block, extent in enumerate(volume.extents(block_bytes)):
+            record = _record(volume, block, extent)
+            if codec == "none":
+                _place(volume, record, codec)
+                record["offset"] = position + tfrecord.HEADER_BYTES
+                yield 1, functools.partial(_straight, volume, record, _Position(descriptor, position))
+                position = _end(record)
+            else:
+                yield 1, functools.partial(_held, volume, record, codec)
+
+
+def _end(record: dict[str, Any]) -> int:
+    """Where the next record's frame begins."""
+    return int(record["offset"] + record["length"] + tfrecord.FOOTER_BYTES)
 
 
 @contextlib.contextmanager
@@ -196,26 +204,39 @@ def _flushing(descriptor: int) -> Iterator[None]:
 def write_shard(
     path: Path, volumes: Iterable[contextlib.AbstractContextManager[Volume]], block_bytes: float, codec: str, threads: int = 1
 ) -> dict[str, Any]:
-    """Write cases to a TFRecord file, each open only while its turn is. Returns the index without its provenance.
+    """Write cases to a TFRecord file. Returns the index without its provenance.
 
-    The same cases and settings give the same bytes whatever the threads. Without compression a block's place is known before it is
-    read, so that each goes to the file by itself, a megabyte at a time; compressed ones are held, one per thread and one more.
+    volumes : each is opened when its turn comes, and closed after its last block. The same cases and settings give the same bytes
+    whatever the threads. An uncompressed block passes a megabyte at a time; compressed ones are held, one per thread and one more.
     """
     records: list[dict[str, Any]] = []
+    opened: dict[str, tuple[Volume, contextlib.ExitStack]] = {}
     entries: dict[str, Any] = {}
     size = 0
-    with files.atomic(path) as temporary, temporary.open("wb", buffering=0) as stream, _flushing(stream.fileno()):
-        for context in volumes:
-            with context as volume:
+    with files.atomic(path) as temporary, temporary.open("wb", buffering=0) as stream, _flushing(stream.fileno()), contextlib.ExitStack() as stack:
+
+        def in_turn() -> Iterator[Volume]:
+            for context in volumes:
+                own = stack.enter_context(contextlib.ExitStack())
+                volume = own.enter_context(context)
+                opened[volume.case] = volume, own
                 entries[volume.case] = volume.entry
-                blocks = [_record(volume, block, extent) for block, extent in enumerate(volume.extents(block_bytes))]
-                if codec == "none":
-                    written = _straight(volume, blocks, stream.fileno(), size, threads)
-                else:
-                    written = _packed(volume, blocks, codec, stream.fileno(), size, threads)
-                for record in written:
-                    size = record["offset"] + record["length"] + tfrecord.FOOTER_BYTES
-                    records.append(record)
+                yield volume
+
+        jobs = _jobs(in_turn(), block_bytes, codec, stream.fileno())
+        # The blocks that go to their own places take no memory: more of them may be under way.
+        with contextlib.closing(ahead(jobs, threads, 2 * threads if codec == "none" else threads)) as done:
+            for record, frame in done:
+                record["offset"] = size + tfrecord.HEADER_BYTES
+                target = _Position(stream.fileno(), size)
+                for data in frame:
+                    target.write(data)
+                size = _end(record)
+                records.append(record)
+                volume, own = opened[record["case"]]
+                if record["extent"][1] == volume.entry["shape"][0]:
+                    own.close()
+                    del opened[record["case"]]
         found = temporary.stat().st_size
         if found != size:
             raise OSError(f"{temporary}: wrote {found} bytes, expected {size}")
