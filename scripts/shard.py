@@ -17,9 +17,7 @@ def verify(args: argparse.Namespace) -> None:
     beside = indexes[0].parent.parent / "audit" / "ledger.json"
     ledger = files.read_json(args.ledger or beside) if args.ledger or beside.exists() else None
     size, faults = sum(checks.size_of(path) for path in indexes), 0
-    with tqdm(
-        total=2 * size if args.against else size, desc="verify", unit="B", unit_scale=True, mininterval=0.1 if sys.stderr.isatty() else 10
-    ) as bar:
+    with tqdm(total=2 * size if args.against else size, desc="verify", unit="B", unit_scale=True, disable=None) as bar:
         for line in checks.faults(indexes, ledger, args.against, bar.update):
             faults += 1
             bar.write(f"fault: {line}", file=sys.stdout)

@@ -127,6 +127,9 @@ def test_a_file_shorter_than_its_header_says_is_an_error(tmp_path: Path) -> None
     path = tmp_path / "a.nii"
     with bulk.create(path, (5, 6, 7), np.dtype(np.int16), AFFINE):
         pass
-    os.truncate(path, 400)
-    with bulk.opened(path) as volume, pytest.raises(UserError, match="ends before its last voxel"):
-        volume.read(0, 7, 0, 6)
+    with bulk.opened(path) as volume:
+        os.truncate(path, 400)
+        with pytest.raises(UserError, match="ends before its last voxel"):
+            volume.read(0, 7, 0, 6)
+    with pytest.raises(EOFError, match="ends after 400 bytes, expected 772"), bulk.opened(path):
+        pass

@@ -125,9 +125,13 @@ def _new(stream: BinaryIO, shape: tuple[int, ...], dtype: np.dtype, affine: np.n
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Bulk]:
-    """An uncompressed NIfTI file that this library wrote."""
+    """An uncompressed NIfTI file that this library wrote. Raises EOFError when it is shorter than its header announces."""
     with path.open("rb") as stream:
-        yield _bulk(stream)
+        volume = _bulk(stream)
+        need, found = volume.offset + int(np.prod(volume.shape, dtype=np.int64)) * volume.dtype.itemsize, os.fstat(stream.fileno()).st_size
+        if found < need:
+            raise EOFError(f"ends after {found} bytes, expected {need}")
+        yield volume
 
 
 @contextlib.contextmanager
