@@ -25,6 +25,7 @@ bench: setup
 	.venv/bin/python tests/benchmarks/ingest.py
 	.venv/bin/python tests/benchmarks/labels.py
 	.venv/bin/python tests/benchmarks/resample.py
+	.venv/bin/python tests/benchmarks/shards.py
 
 # Needs uv (https://docs.astral.sh/uv); writes no address of an index into the file.
 lock:

@@ -59,7 +59,7 @@ class Workspace:
             "dataset": {"layout": "table", "path": "data/tiny/cases.tsv"},
             "split": {"folds": 2},
             "resample": {"spacing": 9},
-            "shard": {"count": 2, "block_mb": 0.01},
+            "shard": {"count": 2, "block_mb": 0.01, "compression": "blosc"},
             "train": {"folds": [0, 1], "levels": 3, "filters": 2, "steps": 6, "threads": 2},
             "predict": {"threads": 1},
             "evaluate": {"nsd_tolerance_mm": 2},
@@ -224,6 +224,12 @@ def test_dry_run_writes_nothing(workspace: Workspace) -> None:
         ("scripts/teravox/prediction.py", {"predict_case", *EVALUATION}),
         ("scripts/teravox/network/loss.py", FROM_TRAINING),
         ("scripts/teravox/shards.py", {"write_shard", *FROM_TRAINING}),
+        ("scripts/teravox/shard_writer.py", {"write_shard", *FROM_TRAINING}),
+        ("scripts/teravox/shard_reader.py", FROM_TRAINING),
+        ("scripts/teravox/feed.py", FROM_TRAINING),
+        ("scripts/shard.py", set()),
+        ("scripts/teravox/shard_checks.py", set()),
+        ("scripts/teravox/shard_views.py", set()),
         ("scripts/teravox/fingerprint.py", {"fingerprint_fold", *FROM_TRAINING}),
         ("scripts/resample.py", {"resample_case", "fingerprint_fold", "write_shard", "plan", *FROM_TRAINING}),
     ],
@@ -237,6 +243,82 @@ def test_editing_a_file_reruns_what_uses_it(workspace: Workspace, edited: list[t
 def test_memory_reruns_nothing(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:
     workspace.configure(resample={"memory_mb": 300, "ceiling_spacings": [4]})
     assert workspace.planned() == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"shard": {"check": "size"}}, set()),
+        ({"train": {"prefetch_mb": 3}, "shard": {"target_mb": 5}}, {"plan", "report", "ledger"}),
+        ({"shard": {"block_mb": 0.02}}, {"write_shard", *FROM_TRAINING}),
+        ({"shard": {"compression": "none"}}, {"write_shard", *FROM_TRAINING}),
+        ({"train": {"patch_size": [8, 8, 8]}}, {"plan", *FROM_TRAINING}),
+    ],
+)
+def test_a_setting_of_shards_reruns_what_reads_it(
+    workspace: Workspace, edited: list[tuple[Path, bytes]], changes: dict[str, Any], expected: set[str]
+) -> None:
+    workspace.configure(**changes)
+    assert set(workspace.planned()) == expected
+
+
+def test_shards_are_what_was_resampled(workspace: Workspace) -> None:
+    arguments = ["scripts/shard.py", "verify", "results/shards", "--against", "results/resample"]
+    done = subprocess.run([sys.executable, *arguments], cwd=workspace.root, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.endswith("no fault\n"), done.stdout + done.stderr
+    assert "indexes against results/audit/ledger.json" in done.stdout and "every voxel against results/resample" in done.stdout
+    rows = list(csv.DictReader((workspace.results / "plan_shards.tsv").open(), delimiter="\t"))
+    assert [row["shard"] for row in rows] == sharding.shard_names(2) and {row["proposed_count"] for row in rows} == {"1"}
+    native = {"image.nii": 0, "label.nii": 0}
+    for row in rows:
+        index = json.loads((workspace.results / "shards" / f"{row['shard']}.index.json").read_text())
+        assert index["codec"]["name"] == "blosc" and int(row["cases"]) == len(index["cases"])
+        volumes = [nib.load(workspace.results / "resample" / case / name).dataobj for case in index["cases"] for name in native]
+        assert float(row["mb"]) == round(sum(volume.nbytes for volume in map(np.asanyarray, volumes)) / 1e6, 1)
+
+
+def test_a_training_on_patches_is_another_and_says_what_it_did_not_check(workspace: Workspace, tmp_path: Path) -> None:
+    settings = json.loads((workspace.results / "train" / "fold0" / "model.json").read_text())["provenance"]["settings"]
+    settings["train"] = {**settings["train"], "patch_size": [12, 9, 16], "patch_foreground": 0.7}
+    arguments = [
+        "--fold=0",
+        "--fingerprint=results/fingerprint/fold0.json",
+        "--shards=results/shards",
+        "--count=2",
+        f"--settings={json.dumps(settings)}",
+    ]
+    found = []
+    for check in ("checksum", "size"):
+        line = [sys.executable, "scripts/train.py", *arguments, f"--check={check}", f"--out={tmp_path / check}"]
+        done = subprocess.run(line, cwd=workspace.root, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert ("CHECKSUMS ARE NOT" in done.stdout) == (check == "size")
+        assert json.loads((tmp_path / check / "model.run.json").read_text())["shard_check"] == check
+        found.append(json.loads((tmp_path / check / "model.json").read_text())["provenance"]["artefacts"])
+    assert found[0] == found[1]
+    whole = json.loads((workspace.results / "train" / "fold0" / "model.json").read_text())["provenance"]["artefacts"]
+    assert found[0]["weights.npz"] != whole["weights.npz"]
+
+
+def test_a_damaged_shard_stops_a_training_with_one_line(workspace: Workspace, tmp_path: Path) -> None:
+    shutil.copytree(workspace.results / "shards", tmp_path / "shards")
+    for shard in (tmp_path / "shards").glob("*.tfrecord"):
+        data = bytearray(shard.read_bytes())
+        if data:  # the other shard has no case
+            data[len(data) // 2] ^= 1
+        shard.write_bytes(data)
+    settings = json.dumps(json.loads((workspace.results / "train" / "fold0" / "model.json").read_text())["provenance"]["settings"])
+    arguments = ["--fold=0", "--fingerprint=results/fingerprint/fold0.json", f"--shards={tmp_path / 'shards'}", "--count=2", f"--settings={settings}"]
+    line = [sys.executable, "scripts/train.py", *arguments, f"--out={tmp_path / 'out'}"]
+    done = subprocess.run(line, cwd=workspace.root, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    errors = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
+    assert len(errors) == 1 and "is damaged (SHA-256 differs from the index)" in errors[0]
+    assert not (tmp_path / "out" / "model.json").exists()
+    for shard in (tmp_path / "shards").glob("*.tfrecord"):
+        shard.write_bytes(shard.read_bytes()[:-1])
+    done = subprocess.run(line, cwd=workspace.root, capture_output=True, text=True)
+    assert done.returncode == 1 and "expected" in done.stderr.splitlines()[-1] and "(index)" in done.stderr.splitlines()[-1]
 
 
 def test_the_ceiling_is_a_target_of_its_own(workspace: Workspace, edited: list[tuple[Path, bytes]]) -> None:

@@ -46,6 +46,7 @@ STAGE_SETTINGS = {
         "train.filters",
         "train.threads",
         "train.patch_size",
+        "train.prefetch_mb",
         "shard.count",
         "shard.target_mb",
     ],
