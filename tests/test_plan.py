@@ -100,6 +100,12 @@ def test_shards_of_a_target_size() -> None:
     assert plan.native_bytes(case) == 8_000_000_000 * 5
 
 
+def test_memory_of_writing_shards_grows_with_what_is_held() -> None:
+    options = {"compression": "none", "block_mb": 64}
+    assert plan.sharding_mb(options, 4) - plan.sharding_mb(options, 1) == 24
+    assert plan.sharding_mb({**options, "compression": "gzip"}, 4) == plan.SHARDING_BYTES / 1e6 + 640
+
+
 def test_memory_of_resampling_is_what_is_allowed_or_what_a_small_case_takes() -> None:
     grid = {"shape": [100, 80, 50], "affine": np.diag([1.0, 1, 2, 1]).tolist()}
     case: dict[str, Any] = {"grid": grid, "channels": {"t1": {"grid": grid}, "t2": {}}}

@@ -15,7 +15,7 @@ ELEMENT_LIMIT = 2**31 - 1  # TensorFlow's kernels count in 32 bits; oneDNN falls
 
 
 RESAMPLING_BYTES = 220_000_000  # Python, numpy, scipy and SimpleITK
-SHARDING_BYTES = 150_000_000  # Python and numpy
+SHARDING_BYTES = 190_000_000  # Python, numpy and what opens NIfTI files
 VOXEL_BYTES = 64  # of a case that is resampled in one piece, per voxel before and after
 
 
@@ -45,9 +45,13 @@ def proposed_shards(sizes: list[int], target_bytes: float) -> int:
     return max(1, math.ceil(sum(sizes) / target_bytes))
 
 
-def sharding_mb(block_mb: float) -> int:
-    """Predicted peak of writing a shard, MB (10^6 bytes). block_mb : the configuration's, of which a compressed block is held a few times."""
-    return math.ceil(SHARDING_BYTES / 1e6 + 4 * block_mb)
+def sharding_mb(options: dict[str, Any], threads: int) -> int:
+    """Predicted peak of writing a shard, MB (10^6 bytes). options : the configuration's `shard`.
+
+    Some pieces of a megabyte per thread; with compression a block and what it is compressed to, per thread and for the one that is written.
+    """
+    held = 8 * threads if options["compression"] == "none" else 2 * (threads + 1) * options["block_mb"]
+    return math.ceil(SHARDING_BYTES / 1e6 + held)
 
 
 def padded(shape: list[int], multiple: int) -> list[int]:

@@ -13,7 +13,7 @@ rule write_shard:
         "../../envs/volumes.yaml"
     threads: shard_threads
     resources:
-        mem_mb=planning.sharding_mb(CONFIG["shard"]["block_mb"]),
+        mem_mb=lambda wildcards, threads: planning.sharding_mb(CONFIG["shard"], threads),
     params:
         cases=shard_arguments,
         settings=settings("shard"),
