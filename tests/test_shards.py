@@ -449,6 +449,34 @@ def test_a_patient_keeps_its_shard_when_others_come() -> None:
     assert sharding.shard_names(2) == ["00000-of-00002", "00001-of-00002"]
 
 
+HOSTILE: list[tuple[str, Any]] = [
+    ("cases.a.shape", [10**9, 10**9, 10**9, 1]), ("cases.a.shape", [4, 4, 3]), ("cases.a.shape", [4, 4, -3, 1]), ("cases.a.shape", [4.0, 4, 3, 1]),
+    ("cases.a.image_dtype", "O"), ("cases.a.image_dtype", "<c8"), ("cases.a.label_dtype", "<f4"), ("cases.a.image_dtype", "no type"),
+    ("cases.a.affine", [[1, 0], [0, 1]]), ("cases.a.channels", []), ("cases.a.channels", ["x"]), ("cases.a", None), ("cases", []),
+    ("records.0.offset", -5), ("records.0.length", -1), ("records.0.image.length", 10**15), ("records.0.image.offset", -3),
+    ("records.0.label.offset", 0), ("records.0.extent", [0, 10**9]), ("records.0.extent", [-1, 2]), ("records.1.extent", [2, 2]),
+    ("records.0.block", True), ("records.0.image.crc32", "x"), ("records.0.image", None), ("bytes", None), ("count", 10**9), ("codec", "none"),
+    ("codec.name", "lzma"), ("records", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), HOSTILE)
+def test_a_hostile_index_is_one_line(tmp_path: Path, small: Small, key: str, value: Any) -> None:
+    """Although it records the hash of what it says."""
+    index = copy.deepcopy(small[0])
+    *way, last = [int(part) if part.isdigit() else part for part in key.split(".")]
+    part: Any = index
+    for step in way:
+        part = part[step]
+    part[last] = value
+    path = put(tmp_path, index, small[1])
+    shard_files.seal(path, index)
+    with pytest.raises(UserError) as caught:
+        ShardReader([path])
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+    assert len(found_by_verify(path)) == 1
+
+
 def test_what_is_no_index_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "00000-of-00001.index.json"
     for text in ("[]", "{}", "3", '{"version": 2}', '{"version": 2, "provenance": 3}', "\xff"):

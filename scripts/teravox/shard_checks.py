@@ -76,10 +76,13 @@ def check_records(index_path: Path, advance: Advance) -> Iterator[str]:
     """Every byte of a shard: frames and features are what the index says of them, image and label have its checksums."""
     try:
         index = read_index(index_path)
+        inputs = {name.split("/")[1] for name in dict(index["provenance"]["inputs"])}
     except UserError as error:
         yield str(error)
         return
-    inputs = {name.split("/")[1] for name in index["provenance"]["inputs"]}
+    except (IndexError, KeyError, TypeError, ValueError):
+        yield f"{index_path}: says nothing readable of what it was made from"
+        return
     for case in sorted(inputs ^ set(index["cases"])):
         yield f"{index_path}: case '{case}' is {'an input but not' if case in inputs else 'not an input, but'} in the shard"
     path = shard_path(index_path)

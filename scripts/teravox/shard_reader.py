@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import math
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,9 @@ from isal import isal_zlib
 from teravox import codecs, files
 from teravox.errors import UserError
 from teravox.shards import FORMAT_VERSION, PAYLOADS, content_digest, payload_shape, shard_path
-from teravox.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from teravox.tfrecord import EXAMPLE_LIMIT, FOOTER_BYTES, HEADER_BYTES
 
+PAYLOAD_KEYS = ("offset", "length", "crc32")
 AGAIN = "delete it and run snakemake --cores all"
 HASHED_BYTES = 1 << 20  # read at a time, so that it is hashed while the processor's cache has it
 ALIGNMENT = 64  # bytes; TensorFlow takes such an array as it is, and copies any other
@@ -42,11 +44,11 @@ def read_index(path: Path) -> dict[str, Any]:
     if version != FORMAT_VERSION:
         raise UserError(f"{path}: shard format version {version}, expected {FORMAT_VERSION}; run snakemake --cores all to write it again")
     try:
-        if index["provenance"]["artefacts"][shard_path(path).name] != content_digest(index):
-            raise UserError(f"{path}: its content differs from the hash that it records; {AGAIN}")
-        fault = _fault(index)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: not an index of a shard ({type(error).__name__}: {error}); {AGAIN}") from None
+        fault: str | None = "its content differs from the hash that it records"
+        if index["provenance"]["artefacts"][shard_path(path).name] == content_digest(index):
+            fault = _fault(index)
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: not an index of a shard ({type(error).__name__}: {' '.join(str(error).split())}); {AGAIN}") from None
     if fault:
         raise UserError(f"{path}: {fault}; {AGAIN}")
     return index
@@ -58,26 +60,55 @@ def _fault(index: dict[str, Any]) -> str | None:
     if len(records) != index["count"]:
         return f"names {len(records)} blocks, expected {index['count']}"
     for record in records:
+        _natural(record["block"], record["length"], *record["extent"], *(record[name][key] for name in PAYLOADS for key in PAYLOAD_KEYS))
+        name = f"block {record['block']} of case '{record['case']}'"
         if record["offset"] != position + HEADER_BYTES:
-            return f"block {record['block']} of case '{record['case']}' begins at byte {record['offset']}, expected {position + HEADER_BYTES}"
+            return f"{name} begins at byte {record['offset']}, expected {position + HEADER_BYTES}"
         position = record["offset"] + record["length"] + FOOTER_BYTES
+        image, label = (record[payload] for payload in PAYLOADS)
+        if image["offset"] + image["length"] > label["offset"] or label["offset"] + label["length"] > record["length"]:
+            return f"image and label of {name} do not fit into its {record['length']} bytes"
     if position != index["bytes"]:
         return f"its blocks end at byte {position}, expected {index['bytes']}"
-    unknown = {record["case"] for record in records} - set(index["cases"])
-    if unknown:
-        return f"block of case '{min(unknown)}', of which nothing else is known"
+    own: dict[str, list[dict[str, Any]]] = {case: [] for case in index["cases"]}
+    for record in records:
+        if record["case"] not in own:
+            return f"block of case '{record['case']}', of which nothing else is known"
+        own[record["case"]].append(record)
     for case, entry in index["cases"].items():
-        own = [record for record in records if record["case"] == case]
-        planes = [0, *(record["extent"][1] for record in own)]
-        expected = [(number, list(pair)) for number, pair in enumerate(itertools.pairwise(planes))]
-        if [(record["block"], record["extent"]) for record in own] != expected or planes[-1] != entry["shape"][0]:
-            return f"the blocks of case '{case}' do not follow each other up to plane {entry['shape'][0]}: one is missing, twice or misplaced"
-        if index["codec"]["name"] == "none":
-            for name, record in itertools.product(PAYLOADS, own):
-                voxels = np.prod(payload_shape(entry, record["extent"][1] - record["extent"][0], name), dtype=np.int64)
-                if record[name]["length"] != voxels * np.dtype(entry[f"{name}_dtype"]).itemsize:
-                    return f"block {record['block']} of case '{case}' has {record[name]['length']} bytes of {name} for {voxels} voxels"
+        fault = _case_fault(entry, own[case], index["codec"]["name"])
+        if fault:
+            return f"case '{case}': {fault}"
     return None
+
+
+def _case_fault(entry: dict[str, Any], records: list[dict[str, Any]], codec: str) -> str | None:
+    """What does not fit in a case's entry and its blocks, in words."""
+    z, _, _, c = entry["shape"]
+    _natural(*entry["shape"])
+    dtypes = {name: np.dtype(entry[f"{name}_dtype"]) for name in PAYLOADS}
+    if min(entry["shape"]) < 1 or len(entry["channels"]) != c or set(entry["statistics"]) != set(entry["channels"]):
+        return f"shape {entry['shape']} with channels {entry['channels']} and statistics of {sorted(entry['statistics'])}"
+    if dtypes["image"].kind not in "iuf" or dtypes["label"].kind != "u" or codec not in ("none", *codecs.CODECS):
+        return f"types {entry['image_dtype']} and {entry['label_dtype']}, codec {codec}"
+    if np.array(entry["affine"], np.float64).shape != (4, 4) or not np.isfinite(entry["affine"]).all():
+        return f"affine {entry['affine']}"
+    planes = [0, *(record["extent"][1] for record in records)]
+    expected = [(number, list(pair)) for number, pair in enumerate(itertools.pairwise(planes))]
+    if [(record["block"], record["extent"]) for record in records] != expected or planes[-1] != z or planes != sorted(set(planes)):
+        return f"its blocks do not follow each other up to plane {z}: one is missing, twice or misplaced"
+    for record, name in itertools.product(records, PAYLOADS):
+        size = math.prod(payload_shape(entry, record["extent"][1] - record["extent"][0], name)) * dtypes[name].itemsize
+        if size > EXAMPLE_LIMIT or (codec == "none" and record[name]["length"] != size):
+            return f"block {record['block']} has {record[name]['length']} bytes of {name} for voxels of {size}"
+    return None
+
+
+def _natural(*numbers: Any) -> None:
+    """Raises ValueError unless all are integers from 0 on."""
+    for number in numbers:
+        if type(number) is not int or number < 0:
+            raise ValueError(f"{number!r}, expected an integer from 0 on")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,10 +140,13 @@ class ShardReader:
         self.places: dict[str, Place] = {}
         for path in indexes:
             index = read_index(path)
+            by_case: dict[str, list[dict[str, Any]]] = {}
+            for record in index["records"]:
+                by_case.setdefault(record["case"], []).append(record)
             for case, entry in index["cases"].items():
                 if case in self.places:
                     raise UserError(f"{path}: holds case '{case}', which is in {self.places[case].path} too; {AGAIN}")
-                records = [record for record in index["records"] if record["case"] == case]
+                records = by_case[case]
                 self.places[case] = Place(shard_path(path), index["codec"]["name"], index["bytes"], entry, records)
 
     def place(self, case: str) -> Place:

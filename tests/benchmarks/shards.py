@@ -4,11 +4,11 @@
     python tests/benchmarks/shards.py --full   also what the codecs do to real voxels
 
 Everything lies in the page cache. Volumes: int16 with a label of uint8, 400^3 voxels each. Each loop runs by turns, so many times, and
-the medians are compared. Reading: whole volumes, one thread; the bare loops read the same file into arrays of a volume's size, in one call
-each, or a megabyte at a time when they hash it as they go. The layout of one Example per volume (image and label as float32, as in nobrainer's files) is read by tf.data
-with parse_single_example and decode_raw, ours by the training's own feed without its transformations. Writing: as scripts/write_shard.py
-does, with as many threads as cores, sources checked against their hashes, the file flushed to the disk; the plain copy is flushed too. The
-last lines are JSON with a target each; exit status 1 when one is missed.
+the medians are compared. Reading: whole volumes, one thread; the bare loops read the same file into arrays of a volume's size, in one
+call each, or a megabyte at a time when they hash it as they go. The layout of one Example per volume (image and label as float32, as in
+nobrainer's files) is read by tf.data with parse_single_example and decode_raw, ours by the training's own feed without its
+transformations. Writing: as scripts/write_shard.py does, with as many threads as cores, sources checked against their hashes, the file
+flushed to the disk; the plain copy is flushed too. The last lines are JSON with a target each; exit status 1 when one is missed.
 """
 
 import argparse
