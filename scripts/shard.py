@@ -16,12 +16,16 @@ def verify(args: argparse.Namespace) -> None:
     indexes = shard_views.indexes_of(args.shards)
     beside = indexes[0].parent.parent / "audit" / "ledger.json"
     ledger = files.read_json(args.ledger or beside) if args.ledger or beside.exists() else None
+    if ledger is not None and not (isinstance(ledger, dict) and "jobs" in ledger):
+        raise UserError(f"{args.ledger or beside}: is no ledger, expected what snakemake --cores all writes to audit/ledger.json")
+    if args.against and not args.against.is_dir():
+        raise UserError(f"{args.against}: is no folder, expected one with a subfolder per resampled case, such as results/resample")
     size, faults = sum(checks.size_of(path) for path in indexes), 0
     with tqdm(total=2 * size if args.against else size, desc="verify", unit="B", unit_scale=True, disable=None) as bar:
         for line in checks.faults(indexes, ledger, args.against, bar.update):
             faults += 1
             bar.write(f"fault: {line}", file=sys.stdout)
-    print(f"{len(indexes)} shards, {size / 1e6:,.1f} MB: every record against its index")
+    print(f"shards: {len(indexes)}, {size / 1e6:,.1f} MB, every record against its index")
     print(f"indexes against {args.ledger or beside}" if ledger else f"NOT against a ledger: there is none at {beside}")
     print(f"every voxel against {args.against}" if args.against else "not against resampled volumes: --against was not given")
     if faults:

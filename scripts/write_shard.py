@@ -31,7 +31,9 @@ def main(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     for left in args.out.glob(f".writing-*-{path.name}"):  # by a run that was killed
         left.unlink()
-    files.require_space(args.out, sum(plan.native_bytes(document) for document in documents.values()), f"shard {args.shard}")
+    native = sum(plan.native_bytes(document) for document in documents.values())
+    if options["compression"] == "none":
+        files.require_space(args.out, native, f"shard {args.shard}")
 
     @contextlib.contextmanager
     def volume(name: str) -> Iterator[stage.Volume]:
@@ -51,7 +53,6 @@ def main(args: argparse.Namespace) -> None:
         settings=args.settings,
         run={"threads": args.threads},
     )
-    native = sum(plan.native_bytes(document) for document in documents.values())
     print(f"{path}: {index['count']} blocks of {len(patients)} cases, {index['bytes'] / 1e6:,.1f} MB for {native / 1e6:,.1f} MB of voxels")
 
 

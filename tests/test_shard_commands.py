@@ -157,6 +157,9 @@ def test_verify_compares_voxel_for_voxel(run: Path) -> None:
     done = call("shard", "verify", run / "shards", "--against", run / "resample")
     fails(done, "1 fault; ")
     assert "b/case.json: missing" in done.stdout
+    fails(call("shard", "verify", run / "shards", "--against", run / "nowhere"), "nowhere: is no folder")
+    (run / "list.json").write_text("[]")
+    fails(call("shard", "verify", run / "shards", "--ledger", run / "list.json"), "list.json: is no ledger")
 
 
 def test_verify_names_every_fault(run: Path) -> None:
@@ -176,7 +179,8 @@ def test_verify_names_every_fault(run: Path) -> None:
     (run / "shards" / "00000-of-00002.index.json").unlink()
     fails(call("shard", "verify", run / "shards"), "00000-of-00002.tfrecord: has no index beside it")
     fails(call("shard", "verify", run / "resample"), "holds no shard")
-    fails(call("shard", "verify", run / "nowhere"), "nowhere")
+    fails(call("shard", "verify", run / "nowhere"), "nowhere: missing, expected a folder of shards")
+    fails(call("shard", "list", run / "resample" / "a" / "case.json"), "case.json: is no shard")
 
 
 def test_list_and_show(made: tuple[Path, dict[str, Any]]) -> None:
@@ -190,7 +194,7 @@ def test_list_and_show(made: tuple[Path, dict[str, Any]]) -> None:
     assert "11 x 9 x 12 voxels (x, y, z) of 1.5 x 1.5 x 2 mm, 2 channels, compression none" in done.stdout
     counts = np.bincount(made[1]["a"][1].ravel())
     assert f"label, uint8: value 1 in {counts[1]} voxels, value 2 in {counts[2]} voxels, value 3 in {counts[3]} voxels" in done.stdout
-    fails(call("shard", "show", made[0] / "shards", "x"), "case 'x' is in no shard")
+    fails(call("shard", "show", made[0] / "shards", "x"), "case 'x' is in no shard; those of the test set are in none")
 
 
 def test_extract_gives_the_volumes_back(made: tuple[Path, dict[str, tuple[np.ndarray, np.ndarray]]], tmp_path: Path) -> None:
@@ -233,6 +237,14 @@ def test_a_damaged_volume_makes_no_shard(run: Path, kind: str) -> None:
         expected = "expected one grid and 2 channels"
     fails(write(run, "00000-of-00001", ["a", "b", "c"]), expected)
     assert list((run / "shards").iterdir()) == []
+
+
+def test_settings_by_hand_are_checked(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    arguments = ["--case=a=P", "--resampled", made[0] / "resample", "--shard", "00000-of-00001", "--out", tmp_path / "out"]
+    fails(call("write_shard", *arguments, "--settings", "{}"), "settings: key 'channels' is missing")
+    for options, expected in (({"block_mb": 0}, "'shard.block_mb' is 0"), ({"compression": "lzma"}, "expected one of none, gzip, blosc")):
+        fails(call("write_shard", *arguments, "--settings", json.dumps({**SETTINGS, "shard": options})), expected)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_killed_writer_leaves_nothing_that_counts(tmp_path: Path) -> None:

@@ -165,7 +165,8 @@ def filled(settings: dict[str, Any], stage: str) -> dict[str, Any]:
     """A stage's settings with the schema's defaults where they leave a key out, for a command that is started by hand."""
     parts = schema("config")["properties"]
     heads = {key.partition(".")[0] for key in STAGE_SETTINGS[stage]}
-    part = {"type": "object", "properties": {head: parts[head] for head in heads}}
+    required = sorted(head for head in heads if "default" not in parts[head])
+    part = {"type": "object", "properties": {head: parts[head] for head in heads}, "required": required}
     errors = sorted(VALIDATOR(part).iter_errors(settings), key=lambda error: str(error.absolute_path))
     if errors:
         raise UserError(f"settings: {describe(errors[0])}")

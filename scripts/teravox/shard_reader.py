@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import difflib
 import functools
 import hashlib
 import itertools
@@ -152,7 +153,11 @@ class ShardReader:
     def place(self, case: str) -> Place:
         """Where a case is. Raises UserError when it is in no shard."""
         if case not in self.places:
-            raise UserError(f"case '{case}' is in no shard; run snakemake --cores all to write the shards again")
+            near = ", ".join(difflib.get_close_matches(case, self.places, n=3, cutoff=0.3))
+            raise UserError(
+                f"case '{case}' is in no shard{f', near to it are {near}' if near else ''}; those of the test set are in none, "
+                "any other comes in with snakemake --cores all"
+            )
         return self.places[case]
 
     def check_sizes(self, cases: Iterable[str]) -> None:

@@ -23,8 +23,10 @@ def indexes_of(paths: list[Path]) -> list[Path]:
             for shard in sorted(path.glob("[!.]*.tfrecord")):
                 if not shard.with_suffix(".index.json").exists():
                     raise UserError(f"{shard}: has no index beside it; delete it and run snakemake --cores all")
-        else:
+        elif path.suffix == ".tfrecord" or path.name.endswith(".index.json"):
             found.append(path.with_suffix(".index.json") if path.suffix == ".tfrecord" else path)
+        else:
+            raise UserError(f"{path}: {'is no shard' if path.exists() else 'missing'}, expected a folder of shards, *.tfrecord or *.index.json")
     if not found:
         raise UserError(f"{paths[0]}: holds no shard, expected *.tfrecord with *.index.json, as in results/shards")
     return found
