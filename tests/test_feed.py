@@ -134,6 +134,23 @@ def test_a_feed_gives_what_its_steps_are_whatever_the_threads(tmp_path: Path) ->
     assert not same(taken(feed_of(tmp_path, seed=2), 0, 20), found)
 
 
+@pytest.mark.parametrize(("budget", "most"), [(0, 1), (1999, 1), (3500, 3), (8000, 8)])
+def test_a_feed_is_no_further_ahead_than_its_budget(tmp_path: Path, budget: float, most: int) -> None:
+    started: list[str] = []
+
+    def counted(case: str, image: np.ndarray, label: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        started.append(case)
+        return raw(case, image, label, rng)
+
+    feed = feed_of(tmp_path, transform=counted)
+    ahead_of_us = []
+    for taken_so_far, _ in enumerate(feed.steps(feed.dataset(0, 30, 1000, budget)), start=1):
+        time.sleep(0.03)
+        ahead_of_us.append(len(started) - taken_so_far)
+    assert max(ahead_of_us) == most  # it does read ahead, and stops there
+    assert len(started) == 30
+
+
 def test_a_feed_goes_on_at_any_step(tmp_path: Path) -> None:
     feed = feed_of(tmp_path)
     whole = taken(feed, 0, 16)
