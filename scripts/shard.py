@@ -14,9 +14,12 @@ from teravox.shard_reader import ShardReader
 
 def verify(args: argparse.Namespace) -> None:
     indexes = shard_views.indexes_of(args.shards)
-    beside = indexes[0].parent.parent / "audit" / "ledger.json"
+    beside = indexes[0].resolve().parent.parent / "audit" / "ledger.json"
     ledger = files.read_json(args.ledger or beside) if args.ledger or beside.exists() else None
-    if ledger is not None and not (isinstance(ledger, dict) and "jobs" in ledger):
+    jobs = ledger.get("jobs") if isinstance(ledger, dict) else None
+    if ledger is not None and not (
+        isinstance(jobs, list) and jobs and all(isinstance(job, dict) and {"document", "digest"} <= job.keys() for job in jobs)
+    ):
         raise UserError(f"{args.ledger or beside}: is no ledger, expected what snakemake --cores all writes to audit/ledger.json")
     if args.against and not args.against.is_dir():
         raise UserError(f"{args.against}: is no folder, expected one with a subfolder per resampled case, such as results/resample")
@@ -29,9 +32,7 @@ def verify(args: argparse.Namespace) -> None:
     print(f"indexes against {args.ledger or beside}" if ledger else f"NOT against a ledger: there is none at {beside}")
     print(f"every voxel against {args.against}" if args.against else "not against resampled volumes: --against was not given")
     if faults:
-        raise UserError(
-            f"{args.shards[0]}: {faults} {'fault' if faults == 1 else 'faults'}; delete what is named above and run snakemake --cores all"
-        )
+        raise UserError(f"{args.shards[0]}: faults: {faults}; run snakemake --cores all --forcerun write_shard writes all shards again")
     print("no fault")
 
 

@@ -1,6 +1,7 @@
 """Train one fold on whole volumes from the shards."""
 
 import argparse
+import contextlib
 import csv
 import os
 import sys
@@ -41,6 +42,7 @@ def main(args: argparse.Namespace) -> None:
     cases = list(fingerprint["cases"])
     reader = ShardReader([args.shards / f"{name}.index.json" for name in sharding.shard_names(args.count)], args.check)
     reader.check_sizes(cases)
+    reader.check_sources(fingerprint["cases"])
     if args.check == "size":
         print("shards: sizes were checked, CHECKSUMS ARE NOT (shard.check: size)")
     values = [label["value"] for label in settings["labels"]]
@@ -65,7 +67,7 @@ def main(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     history = args.out / "history.csv"
     rows = train(trainer, examples)
-    with files.atomic(history) as temporary, temporary.open("w", newline="") as stream:
+    with contextlib.closing(examples), files.atomic(history) as temporary, temporary.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS)
         writer.writeheader()
         bar = tqdm(rows, f"fold {args.fold}", options["steps"], file=sys.stderr, mininterval=1 if sys.stderr.isatty() else 10, unit="step")

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,15 +10,21 @@ from pathlib import Path
 from teravox import config as configuration
 from teravox import files, plan, progress, resampled, shards
 from teravox import shard_writer as stage
-from teravox.errors import parse_settings, positive, run_command
+from teravox.errors import UserError, parse_settings, positive, run_command
 from teravox.records import Recorder
 
 
 def case(text: str) -> tuple[str, str]:
     name, equals, patient = text.partition("=")
-    if not equals:
+    if not equals or not re.fullmatch("[A-Za-z0-9_-]+", name) or not patient:
         raise argparse.ArgumentTypeError(f"'{text}', expected CASE=PATIENT")
     return name, patient
+
+
+def shard(text: str) -> str:
+    if not re.fullmatch(r"\d{5}-of-\d{5}", text):
+        raise argparse.ArgumentTypeError(f"'{text}', expected a name such as 00000-of-00004")
+    return text
 
 
 def main(args: argparse.Namespace) -> None:
@@ -26,10 +33,12 @@ def main(args: argparse.Namespace) -> None:
     options = settings["shard"]
     channels = [channel["name"] for channel in settings["channels"]]
     patients = dict(args.case)
+    if len(patients) < len(args.case):
+        raise UserError(f"--case: names a case more than once, expected each once: {', '.join(name for name, _ in args.case)}")
     documents = {name: files.read_json(args.resampled / name / "case.json") for name in patients}
     path = args.out / f"{args.shard}.tfrecord"
     args.out.mkdir(parents=True, exist_ok=True)
-    for left in args.out.glob(f".writing-*-{path.name}"):  # by a run that was killed
+    for left in args.out.glob(f".writing-*-{args.shard}.*"):  # by a run that was killed
         left.unlink()
     native = sum(plan.native_bytes(document) for document in documents.values())
     if options["compression"] == "none":
@@ -43,6 +52,7 @@ def main(args: argparse.Namespace) -> None:
             yield stage.Volume(name, found.about(patients[name], channels), found.image_planes, found.label_planes)
             checked.result()
 
+    (args.out / f"{args.shard}.index.json").unlink(missing_ok=True)  # it must never stand beside another shard than its own
     with contextlib.closing(progress.cases(patients, args.shard)) as bar:
         index = stage.write_shard(path, map(volume, bar), options["block_mb"] * 1e6, options["compression"], args.threads)
     recorder.write(
@@ -62,7 +72,7 @@ if __name__ == "__main__":
         "--case", type=case, action="append", default=[], metavar="CASE=PATIENT", help="a case of the shard and its patient's pseudonym"
     )
     parser.add_argument("--resampled", type=Path, required=True, help="folder with a subfolder per resampled case")
-    parser.add_argument("--shard", required=True, help="name of the shard, such as 00000-of-00004")
+    parser.add_argument("--shard", type=shard, required=True, help="name of the shard, such as 00000-of-00004")
     parser.add_argument("--settings", type=parse_settings, required=True, help="JSON: channels and shard of the configuration")
     parser.add_argument("--threads", type=positive(int), default=1, help="blocks made ready at a time; they change no byte (default: 1)")
     parser.add_argument("--out", type=Path, required=True, help="folder for the shards")

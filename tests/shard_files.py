@@ -25,6 +25,7 @@ def source(name: str, case: Case) -> shard_writer.Volume:
         "channels": [f"c{i}" for i in range(len(image))],
         "image_dtype": image.dtype.newbyteorder("<").str,
         "label_dtype": label.dtype.newbyteorder("<").str,
+        "volumes": {f"{kind}.nii": hashing.volume_digest(array, AFFINE) for kind, array in zip(("image", "label"), case, strict=True)},
         "statistics": {f"c{i}": {"mean": 0.1 + i, "std": 1.5, "dtype": image.dtype.name} for i in range(len(image))},
     }
     return shard_writer.Volume(name, entry, lambda first, last: np.moveaxis(image[:, first:last], 0, -1), lambda first, last: label[first:last])

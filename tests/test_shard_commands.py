@@ -16,7 +16,7 @@ import pytest
 import teravox.network  # noqa: F401, isort: skip
 import tensorflow as tf
 
-from teravox import bulk, files, statistics, store
+from teravox import bulk, files, hashing, statistics, store
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 AFFINE = np.array([[-1.5, 0, 0, 70], [0, 1.5, 0, -80], [0, 0, 2, 15.5], [0, 0, 0, 1]])
@@ -140,7 +140,7 @@ def test_verify_compares_voxel_for_voxel(run: Path) -> None:
     document["provenance"]["artefacts"]["image.nii"] = store.write(path, changed, affine)
     files.write_json(run / "resample" / "b" / "case.json", document)
     done = call("shard", "verify", run / "shards", "--against", run / "resample")
-    fails(done, "1 fault; ")
+    fails(done, "faults: 1; ")
     assert f"image of case 'b' is {array[3, 4, 7, 1]} at voxel (3, 4, 7) channel 1, expected {changed[3, 4, 7, 1]} as resampled" in done.stdout
     moved = affine.copy()
     moved[0, 3] += 1
@@ -149,17 +149,36 @@ def test_verify_compares_voxel_for_voxel(run: Path) -> None:
         document["provenance"]["artefacts"][name] = store.write(run / "resample" / "b" / name, volume, moved)
     files.write_json(run / "resample" / "b" / "case.json", document)
     done = call("shard", "verify", run / "shards", "--against", run / "resample")
-    fails(done, "1 fault; ")
+    fails(done, "faults: 1; ")
     assert "case 'b' differs from" in done.stdout and "in affine" in done.stdout
     path.write_bytes(good[:-1])
-    fails(call("shard", "verify", run / "shards", "--against", run / "resample"), "1 fault; ")
+    fails(call("shard", "verify", run / "shards", "--against", run / "resample"), "faults: 1; ")
     shutil.rmtree(run / "resample" / "b")
     done = call("shard", "verify", run / "shards", "--against", run / "resample")
-    fails(done, "1 fault; ")
+    fails(done, "faults: 1; ")
     assert "b/case.json: missing" in done.stdout
     fails(call("shard", "verify", run / "shards", "--against", run / "nowhere"), "nowhere: is no folder")
-    (run / "list.json").write_text("[]")
-    fails(call("shard", "verify", run / "shards", "--ledger", run / "list.json"), "list.json: is no ledger")
+    for text in ("[]", "{}", '{"jobs": [{}]}', "[" * 100_000):
+        (run / "list.json").write_text(text)
+        fails(call("shard", "verify", run / "shards", "--ledger", run / "list.json"), "list.json: ")
+
+
+def test_half_an_index_of_a_killed_writer_is_no_shard(run: Path) -> None:
+    (run / "shards" / ".writing-77-00001-of-00002.index.json").write_text('{"bytes": 26')
+    assert call("shard", "verify", run / "shards").returncode == 0
+    assert write(run, "00001-of-00002", ["b"]).returncode == 0
+    assert not list((run / "shards").glob(".*"))
+
+
+def test_the_ledger_is_found_from_anywhere(run: Path) -> None:
+    documents = sorted((run / "shards").glob("*.index.json"))
+    jobs = [{"document": f"shards/{path.name}", "digest": hashing.file_digest(path)} for path in documents]
+    files.write_json(run / "audit" / "ledger.json", {"jobs": jobs})
+    (run / "link").symlink_to(run / "shards")
+    for folder, shards in ((run / "shards", "."), (run / "shards", documents[0].name), (run, "shards"), (run, "link")):
+        line = [sys.executable, str(REPOSITORY / "scripts" / "shard.py"), "verify", shards]
+        done = subprocess.run(line, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0 and "indexes against" in done.stdout, done.stdout + done.stderr
 
 
 def test_verify_names_every_fault(run: Path) -> None:
@@ -171,7 +190,7 @@ def test_verify_names_every_fault(run: Path) -> None:
     shard.write_bytes(data)
     (run / "shards" / "00001-of-00002.tfrecord").unlink()
     done = call("shard", "verify", run / "shards")
-    fails(done, "4 faults; delete what is named above")
+    fails(done, "faults: 4; run snakemake --cores all --forcerun write_shard")
     assert len([line for line in done.stdout.splitlines() if line.startswith("fault: ")]) == 4
     (run / "shards" / "00001-of-00002.index.json").unlink()
     done = call("shard", "verify", run / "shards")
@@ -218,7 +237,9 @@ def test_extract_gives_the_volumes_back(made: tuple[Path, dict[str, tuple[np.nda
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("kind", ["truncated", "one voxel", "missing", "another grid", "too few channels"])
+@pytest.mark.parametrize(
+    "kind", ["truncated", "empty", "one voxel", "missing", "another grid", "too few channels", "label elsewhere", "no document", "other channels"]
+)
 def test_a_damaged_volume_makes_no_shard(run: Path, kind: str) -> None:
     shutil.rmtree(run / "shards")
     path = run / "resample" / "c" / "image.nii"
@@ -230,6 +251,22 @@ def test_a_damaged_volume_makes_no_shard(run: Path, kind: str) -> None:
         path.write_bytes(data[:-7] + bytes([data[-7] ^ 1]) + data[-6:])
     elif kind == "missing":
         path.unlink()
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "label elsewhere":
+        label = np.array(store.read(path.with_name("label.nii"))[0])
+        store.write(path.with_name("label.nii"), label, AFFINE + np.eye(4)[:, [0, 1, 2, 3]] * [[0.25], [0], [0], [0]])
+        expected = "image.nii and label.nii have different affines"
+    elif kind == "no document":
+        path.with_name("case.json").write_text(
+            '{"provenance": {"artefacts": {}}, "dtype": "int16", "label_dtype": "uint8", "channels": {}, "grid": {"shape": [1]}}'
+        )
+        expected = "is not that of a resampled case with channels t1, t2"
+    elif kind == "other channels":
+        document = files.read_json(path.with_name("case.json"))
+        document["channels"]["t3"] = document["channels"].pop("t2")
+        files.write_json(path.with_name("case.json"), document)
+        expected = "is not that of a resampled case with channels t1, t2"
     elif kind == "another grid":
         shutil.copy(run / "resample" / "a" / "image.nii", path)
     else:

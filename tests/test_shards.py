@@ -363,7 +363,38 @@ def test_a_case_that_went_in_and_is_not_there(tmp_path: Path) -> None:
     index = files.read_json(path)
     index["provenance"]["inputs"]["resample/b/image.nii"] = "0"
     files.write_json(path, index)
-    assert found_by_verify(path) == [f"{path}: case 'b' is an input but not in the shard"]
+    assert found_by_verify(path) == [f"{path}: resample/b/image.nii is 0 by its provenance, and missing in the shard"]
+
+
+def test_shards_of_other_volumes_are_refused(tmp_path: Path) -> None:
+    """A good shard with its good index, made of something else, put in their place."""
+    case = volume(RNG, (3, 4, 4), 1, "<i2")
+    expected = {"a": files.read_json(write(tmp_path, {"a": case}, 2))["cases"]["a"]["volumes"]}
+    reader = ShardReader([tmp_path / "00000-of-00001.index.json"])
+    reader.check_sources(expected)
+    reader = ShardReader([write(tmp_path, {"a": (case[0][::-1], case[1])}, 2)])
+    with pytest.raises(UserError, match="case 'a' was made of other volumes than those resampled now"):
+        reader.check_sources(expected)
+
+
+def test_a_case_in_two_shards_is_found(tmp_path: Path) -> None:
+    case = volume(RNG, (3, 4, 4), 1, "<i2")
+    paths = [write(tmp_path, {"a": case}, 2, name=name) for name in ("00000-of-00002", "00001-of-00002")]
+    (fault,) = shard_checks.faults(paths, None, None, lambda _: None)
+    assert "holds case 'a', which is in" in fault
+
+
+def test_a_flip_anywhere_in_an_index_is_found(tmp_path: Path) -> None:
+    """But where it changes nothing that is meant: in white space, or in provenance that says nothing of the shard."""
+    path = write(tmp_path, {"a": volume(RNG, (3, 4, 4), 1, "<i2")}, 2)
+    data = path.read_bytes()
+    missed = 0
+    for position in range(len(data)):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 1 << position % 7]) + data[position + 1 :])
+        faults = found_by_verify(path)
+        assert all("\n" not in fault for fault in faults)
+        missed += not faults
+    assert missed < 0.02 * len(data)
 
 
 def test_shards_that_are_missing_or_left_over(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ step without a state, and the number of threads that read ahead changes nothing.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ class Feed:
     part: Callable[[str, np.random.Generator], Box] | None = None
     rank: int = 0
     ranks: int = 1
-    errors: dict[int, Exception] = dataclasses.field(default_factory=dict, init=False)
+    errors: dict[int, BaseException] = dataclasses.field(default_factory=dict, init=False)
 
     def _generator(self, step: int, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, self.fold, purpose, step * self.ranks + self.rank])
@@ -82,18 +82,24 @@ class Feed:
         return steps.with_options(options)
 
     def _guarded(self, step: np.ndarray) -> tuple[Any, ...]:
+        """`example`, or no case's name and empty tensors after an error: of one that is raised here TensorFlow logs a hundred lines."""
         try:
             return self.example(int(step))
-        except Exception as error:  # TensorFlow makes a text of it
-            self.errors[int(step)] = error
-            raise
+        except BaseException as error:
+            self.errors[int(step)] = error.with_traceback(None)  # its frames would keep the pipeline alive
+            return ("", *(np.empty([0] * (spec.shape.rank or 0), spec.dtype.as_numpy_dtype) for spec in self.signature))
 
-    def steps(self, dataset: tf.data.Dataset) -> Iterator[tuple[tf.Tensor, ...]]:
+    def steps(self, dataset: tf.data.Dataset) -> Generator[tuple[tf.Tensor, ...], None, None]:
         """Go through a dataset of this feed, and raise its errors as they were."""
         self.errors.clear()
+        iterator = iter(dataset)
         try:
-            yield from dataset
-        except tf.errors.OpError:
-            if self.errors:
-                raise self.errors[min(self.errors)] from None
-            raise
+            for step in iterator:
+                if not step[0].numpy():
+                    break
+                yield step
+        finally:
+            # Now, not when the interpreter ends: its threads would wait for the interpreter then, and it for them.
+            del iterator
+        if self.errors:
+            raise self.errors.pop(min(self.errors))

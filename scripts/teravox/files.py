@@ -88,5 +88,5 @@ def read_json(path: Path) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: missing; run the stage that makes it, or snakemake --cores all") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # not UTF-8, no JSON, a number of thousands of digits, nested without end
         raise UserError(f"{path}: not readable as JSON ({error}); delete it and run snakemake --cores all") from None

@@ -46,6 +46,7 @@ class Resampled:
             "image_dtype": self.image.dtype.newbyteorder("<").str,
             "label_dtype": self.label.dtype.newbyteorder("<").str,
             "statistics": self.document["channels"],
+            "volumes": self.document["provenance"]["artefacts"],
         }
 
 
@@ -53,12 +54,21 @@ class Resampled:
 def opened(folder: Path, channels: list[str]) -> Iterator[Resampled]:
     """The case of a folder with case.json, image.nii and label.nii. Raises UserError when they do not fit each other."""
     document = files.read_json(folder / "case.json")
+    try:
+        known, artefacts = set(document["channels"]), document["provenance"]["artefacts"]
+        readable = known == set(channels) and set(artefacts) == {"image.nii", "label.nii"} and document["provenance"]["stage"] == "resample"
+    except (AttributeError, IndexError, KeyError, TypeError):
+        readable = False
+    if not readable:
+        raise UserError(f"{folder / 'case.json'}: is not that of a resampled case with channels {', '.join(channels)}; run snakemake --cores all")
     with contextlib.ExitStack() as stack:
         found = {}
         for name in ("image", "label"):
             with store.guarded(folder / f"{name}.nii", document):
                 found[name] = stack.enter_context(bulk.opened(folder / f"{name}.nii"))
         image, label = found["image"], found["label"]
+        if not np.array_equal(image.affine, label.affine):
+            raise UserError(f"{folder}: image.nii and label.nii have different affines; run snakemake --cores all --forcerun resample_case")
         if len(image.shape) != 4 or image.shape[3] != len(channels) or image.shape[:3] != label.shape:
             raise UserError(
                 f"{folder}: image.nii is {image.shape} and label.nii {label.shape}, expected one grid and {len(channels)} channels; "

@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,7 @@ from teravox.shards import FORMAT_VERSION, PAYLOADS, content_digest, payload_sha
 from teravox.tfrecord import EXAMPLE_LIMIT, FOOTER_BYTES, HEADER_BYTES
 
 PAYLOAD_KEYS = ("offset", "length", "crc32")
-AGAIN = "delete it and run snakemake --cores all"
+AGAIN = "run snakemake --cores all --forcerun write_shard"
 HASHED_BYTES = 1 << 20  # read at a time, so that it is hashed while the processor's cache has it
 ALIGNMENT = 64  # bytes; TensorFlow takes such an array as it is, and copies any other
 
@@ -63,6 +64,8 @@ def _fault(index: dict[str, Any]) -> str | None:
     for record in records:
         _natural(record["block"], record["length"], *record["extent"], *(record[name][key] for name in PAYLOADS for key in PAYLOAD_KEYS))
         name = f"block {record['block']} of case '{record['case']}'"
+        if not re.fullmatch("[0-9a-f]{64}", record["sha256"]):
+            return f"{name} has SHA-256 {record['sha256']!r}"
         if record["offset"] != position + HEADER_BYTES:
             return f"{name} begins at byte {record['offset']}, expected {position + HEADER_BYTES}"
         position = record["offset"] + record["length"] + FOOTER_BYTES
@@ -76,6 +79,9 @@ def _fault(index: dict[str, Any]) -> str | None:
         if record["case"] not in own:
             return f"block of case '{record['case']}', of which nothing else is known"
         own[record["case"]].append(record)
+    for case in own:
+        if not re.fullmatch("[A-Za-z0-9_-]+", case):
+            return f"a case called {case!r}, expected letters, digits, _ and - only"
     for case, entry in index["cases"].items():
         fault = _case_fault(entry, own[case], index["codec"]["name"])
         if fault:
@@ -94,6 +100,13 @@ def _case_fault(entry: dict[str, Any], records: list[dict[str, Any]], codec: str
         return f"types {entry['image_dtype']} and {entry['label_dtype']}, codec {codec}"
     if np.array(entry["affine"], np.float64).shape != (4, 4) or not np.isfinite(entry["affine"]).all():
         return f"affine {entry['affine']}"
+    if not all(isinstance(text, str) for text in [entry["patient"], *entry["channels"], *entry["volumes"].values()]):
+        return "patient, channels and volumes are no texts"
+    for record in records:
+        if any(not 1 <= int(value) < 2**16 or type(count) is not int or count < 1 for value, count in record["label_voxels"].items()):
+            return f"label_voxels of block {record['block']}"
+        if sum(record["label_voxels"].values()) > math.prod(payload_shape(entry, record["extent"][1] - record["extent"][0], "label")):
+            return f"more labels than voxels in block {record['block']}"
     planes = [0, *(record["extent"][1] for record in records)]
     expected = [(number, list(pair)) for number, pair in enumerate(itertools.pairwise(planes))]
     if [(record["block"], record["extent"]) for record in records] != expected or planes[-1] != z or planes != sorted(set(planes)):
@@ -146,7 +159,7 @@ class ShardReader:
                 by_case.setdefault(record["case"], []).append(record)
             for case, entry in index["cases"].items():
                 if case in self.places:
-                    raise UserError(f"{path}: holds case '{case}', which is in {self.places[case].path} too; {AGAIN}")
+                    raise UserError(f"{path}: holds case '{case}', which is in {self.places[case].path} too; delete those of the old shard.count")
                 records = by_case[case]
                 self.places[case] = Place(shard_path(path), index["codec"]["name"], index["bytes"], entry, records)
 
@@ -165,6 +178,13 @@ class ShardReader:
         for place in {place.path: place for place in map(self.place, cases)}.values():
             with _opened(place):
                 pass
+
+    def check_sources(self, volumes: dict[str, dict[str, str]]) -> None:
+        """Raises UserError unless shards were made of these volumes: case -> file's name -> content hash."""
+        for case, expected in volumes.items():
+            place = self.place(case)
+            if place.entry["volumes"] != expected:
+                raise UserError(f"{place.path}: case '{case}' was made of other volumes than those resampled now; {AGAIN}")
 
     def load(self, case: str, first: int = 0, last: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Planes [first, last) along z of a case: image (z, y, x, c) and label (z, y, x) in their native types. Raises UserError."""

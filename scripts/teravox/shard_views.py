@@ -8,7 +8,7 @@ import numpy as np
 
 from teravox import bulk, files, geometry
 from teravox.errors import UserError
-from teravox.shard_reader import Place, ShardReader, read_index
+from teravox.shard_reader import Place, ShardReader
 from teravox.shards import shard_path
 
 EXTRACTED_BYTES = 64e6  # at a time
@@ -19,14 +19,15 @@ def indexes_of(paths: list[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            found += sorted(path.glob("*.index.json"))
+            found += sorted(path.glob("[!.]*.index.json"))
             for shard in sorted(path.glob("[!.]*.tfrecord")):
                 if not shard.with_suffix(".index.json").exists():
-                    raise UserError(f"{shard}: has no index beside it; delete it and run snakemake --cores all")
+                    raise UserError(f"{shard}: has no index beside it; run snakemake --cores all --forcerun write_shard")
         elif path.suffix == ".tfrecord" or path.name.endswith(".index.json"):
             found.append(path.with_suffix(".index.json") if path.suffix == ".tfrecord" else path)
         else:
             raise UserError(f"{path}: {'is no shard' if path.exists() else 'missing'}, expected a folder of shards, *.tfrecord or *.index.json")
+    found = list(dict.fromkeys(path.resolve() if path.parent == Path() else path for path in found))
     if not found:
         raise UserError(f"{paths[0]}: holds no shard, expected *.tfrecord with *.index.json, as in results/shards")
     return found
@@ -107,8 +108,7 @@ def extract(reader: ShardReader, case: str, planes: tuple[int, int] | None, out:
                 label.write(classes, begin - first, 0)
             digests = {"image.nii": image.digest(), "label.nii": label.digest()}
         if last - first == z:
-            inputs = read_index(place.path.with_suffix(".index.json"))["provenance"]["inputs"]
             for name, digest in digests.items():
-                if digest != inputs[f"resample/{case}/{name}"]:
+                if digest != place.entry["volumes"][name]:
                     raise UserError(f"{place.path}: {name} of case '{case}' comes out with another content hash than it went in with")
     return digests

@@ -11,6 +11,7 @@ import numpy as np
 from isal import igzip, isal_zlib
 from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
+from nibabel.wrapstruct import WrapStructError
 
 from teravox import files, hashing
 from teravox.errors import UserError
@@ -64,7 +65,7 @@ def guarded(path: Path, document: dict[str, Any]) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise UserError(f"{path}: missing, expected the volume that was written there; {_again(document)}") from None
-    except (ImageFileError, HeaderDataError, OSError, EOFError, ValueError, zlib.error, isal_zlib.error) as error:  # type: ignore[misc]  # isal's stubs say no class
+    except (ImageFileError, HeaderDataError, WrapStructError, OSError, EOFError, OverflowError, ValueError, zlib.error, isal_zlib.error) as error:  # type: ignore[misc]  # isal's stubs say no class
         raise UserError(f"{path}: damaged ({' '.join(str(error).split())}); {_again(document)}") from None
 
 
