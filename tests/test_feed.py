@@ -23,7 +23,7 @@ from teravox.feed import Feed, case_at
 from teravox.shard_reader import ShardReader
 
 CASES = [f"c{i}" for i in range(7)]
-SIGNATURE = (tf.TensorSpec((None, None, None, None), tf.float32), tf.TensorSpec((None, None, None), tf.uint8))
+SIGNATURE = (tf.TensorSpec((None, None, None, 2), tf.float32), tf.TensorSpec((None, None, None), tf.uint8))
 
 
 # Order
@@ -227,7 +227,15 @@ def test_a_feed_of_patches_reads_them(spotted: tuple[ShardReader, np.ndarray]) -
     def part(case: str, rng: np.random.Generator) -> patches.Box:
         return patches.draw(reader, case, [3, 4, 5], 0.5, [1, 2], rng)
 
-    feed = Feed(reader, ["a"], 1, 0, lambda case, image, label, rng: (image.astype(np.float32), label), SIGNATURE, part)
+    feed = Feed(
+        reader,
+        ["a"],
+        1,
+        0,
+        lambda case, image, label, rng: (image.astype(np.float32), label),
+        (tf.TensorSpec((None, None, None, 1), tf.float32), SIGNATURE[1]),
+        part,
+    )
     found = taken(feed, 0, 30)
     assert len({step[1].tobytes() for step in found}) > 20
     for _, voxels, classes in found:

@@ -87,19 +87,25 @@ class Feed:
             return self.example(int(step))
         except BaseException as error:
             self.errors[int(step)] = error.with_traceback(None)  # its frames would keep the pipeline alive
-            return ("", *(np.empty([0] * (spec.shape.rank or 0), spec.dtype.as_numpy_dtype) for spec in self.signature))
+            return ("", *(np.empty([edge or 0 for edge in spec.shape], spec.dtype.as_numpy_dtype) for spec in self.signature))
 
     def steps(self, dataset: tf.data.Dataset) -> Generator[tuple[tf.Tensor, ...], None, None]:
         """Go through a dataset of this feed, and raise its errors as they were."""
         self.errors.clear()
-        iterator = iter(dataset)
+        iterator, failure = iter(dataset), None
         try:
             for step in iterator:
                 if not step[0].numpy():
                     break
                 yield step
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            failure = error.with_traceback(None)  # its frames hold the iterator
         finally:
-            # Now, not when the interpreter ends: its threads would wait for the interpreter then, and it for them.
+            # Now, not when the interpreter ends: the pipeline's threads would wait for the interpreter then, and it for them.
             del iterator
         if self.errors:
             raise self.errors.pop(min(self.errors))
+        if failure is not None:
+            raise failure
