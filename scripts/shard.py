@@ -1,6 +1,7 @@
 """Look into shards: verify every byte, list what they hold, show one case, or extract it as NIfTI."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from teravox.shard_reader import ShardReader
 
 def verify(args: argparse.Namespace) -> None:
     indexes = shard_views.indexes_of(args.shards)
-    beside = indexes[0].resolve().parent.parent / "audit" / "ledger.json"
+    beside = Path(os.path.relpath(indexes[0].resolve().parent.parent / "audit" / "ledger.json"))
     ledger = files.read_json(args.ledger or beside) if args.ledger or beside.exists() else None
     jobs = ledger.get("jobs") if isinstance(ledger, dict) else None
     if ledger is not None and not (
