@@ -15,7 +15,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 import SimpleITK as sitk
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from nibabel.nifti1 import Nifti1Pair
 from nibabel.nifti2 import Nifti2Pair
@@ -218,8 +218,11 @@ def test_random_nifti_is_what_nibabel_reads(
     header.set_data_dtype(dtype)
     header.set_xyzt_units("mm")
     image = kind(array, affine, header)
-    image.set_qform(affine, forms[1])
-    image.set_sform(affine, forms[0])
+    try:
+        image.set_qform(affine, forms[1])
+        image.set_sform(affine, forms[0])
+    except ValueError:  # nibabel reads its own float64 quaternion back with a tolerance that rounding can exceed: no file comes of it
+        assume(False)
     path = tmp_path / f"x{ending}"
     image.to_filename(path)
     slope_at = (112 if version == 1 else 176, "2f" if version == 1 else "2d")
