@@ -33,7 +33,7 @@ def verify(args: argparse.Namespace) -> None:
     print(f"indexes against {args.ledger or beside}" if ledger else f"NOT against a ledger: there is none at {beside}")
     print(f"every voxel against {args.against}" if args.against else "not against resampled volumes: --against was not given")
     if faults:
-        raise UserError(f"{args.shards[0]}: faults: {faults}; run snakemake --cores all --forcerun write_shard writes all shards again")
+        raise UserError(f"{args.shards[0]}: faults: {faults}; run snakemake --cores all --forcerun write_shard, which writes all shards again")
     print("no fault")
 
 

@@ -13,7 +13,7 @@ import google_crc32c
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4  # around a record
 EXAMPLE_LIMIT = 2**31 - 1  # bytes of one protobuf message
-VARINT, DELIMITED = 0, 2  # wire types
+DELIMITED = 2  # the wire type of bytes, texts and messages
 
 
 @dataclasses.dataclass(frozen=True)
